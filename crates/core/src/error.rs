@@ -1,0 +1,309 @@
+//! The one error type. Every message says what happened, to which key, who holds it, and what to do next.
+//!
+//! Stores map their own failures to a kind here; no type of a dependency shows.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use crate::info::Holder;
+use crate::key::Key;
+
+/// What went wrong, to branch on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The lock stayed busy until the wait was over.
+    Timeout,
+    /// This handle's lock is gone: the store said so, or its local deadline passed.
+    Lost,
+    /// The token belongs to no lock that is held now.
+    NotHeld,
+    /// The store could not be reached or refused to serve; the step was *not* done.
+    Unavailable,
+    /// The step may or may not have been done: the answer was lost.
+    Ambiguous,
+    /// The store refused the credentials, or they lack a right.
+    AuthFailed,
+    /// The store is out of a resource: memory, connections, quota.
+    RateLimited,
+    /// The key breaks a rule.
+    InvalidKey,
+    /// A token's text breaks a rule.
+    InvalidToken,
+    /// An option, a URL or a limit is wrong.
+    InvalidConfig,
+    /// The store cannot do this.
+    Unsupported,
+    /// The lock was shut down.
+    Closed,
+    /// A bug, or a store that answered nonsense.
+    Internal,
+}
+
+impl ErrorKind {
+    /// Whether the same call may succeed a little later.
+    pub fn is_transient(self) -> bool {
+        matches!(self, Self::Unavailable | Self::Ambiguous | Self::RateLimited)
+    }
+
+    /// Whether the step is known not to have been done.
+    pub fn is_definite(self) -> bool {
+        !matches!(self, Self::Ambiguous | Self::Internal)
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Timeout => "the lock is busy",
+            Self::Lost => "the lock was lost",
+            Self::NotHeld => "no such lock is held",
+            Self::Unavailable => "the store is unavailable",
+            Self::Ambiguous => "the outcome is unknown",
+            Self::AuthFailed => "access denied",
+            Self::RateLimited => "the store is out of resources",
+            Self::InvalidKey => "invalid key",
+            Self::InvalidToken => "invalid token",
+            Self::InvalidConfig => "invalid configuration",
+            Self::Unsupported => "not supported by this store",
+            Self::Closed => "the lock was shut down",
+            Self::Internal => "internal error",
+        })
+    }
+}
+
+/// Why an operation did not do what was asked.
+///
+/// One word wide, so a `Result` stays small. Branch on [`LockError::kind`]; print it for people.
+///
+/// ```
+/// use holdtight_core::{ErrorKind, Key};
+/// let error = Key::new("").unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::InvalidKey);
+/// ```
+pub struct LockError(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    key: Option<Key>,
+    attempts: Option<u32>,
+    elapsed: Option<Duration>,
+    holder: Option<Holder>,
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+macro_rules! constructors {
+    ($($(#[$doc:meta])* $name:ident => $kind:ident;)*) => {$(
+        $(#[$doc])*
+        #[cold]
+        pub fn $name(message: impl Into<String>) -> Self {
+            Self::new(ErrorKind::$kind, message)
+        }
+    )*};
+}
+
+impl LockError {
+    /// An error of `kind`. The message says what happened and what to do, without secrets.
+    #[cold]
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            message: message.into(),
+            key: None,
+            attempts: None,
+            elapsed: None,
+            holder: None,
+            source: None,
+        }))
+    }
+
+    constructors! {
+        /// See [`ErrorKind::Lost`].
+        lost => Lost;
+        /// See [`ErrorKind::NotHeld`].
+        not_held => NotHeld;
+        /// See [`ErrorKind::Unavailable`].
+        unavailable => Unavailable;
+        /// See [`ErrorKind::Ambiguous`].
+        ambiguous => Ambiguous;
+        /// See [`ErrorKind::AuthFailed`].
+        auth_failed => AuthFailed;
+        /// See [`ErrorKind::RateLimited`].
+        rate_limited => RateLimited;
+        /// See [`ErrorKind::InvalidKey`].
+        invalid_key => InvalidKey;
+        /// See [`ErrorKind::InvalidToken`].
+        invalid_token => InvalidToken;
+        /// See [`ErrorKind::InvalidConfig`].
+        invalid_config => InvalidConfig;
+        /// See [`ErrorKind::Unsupported`].
+        unsupported => Unsupported;
+        /// See [`ErrorKind::Closed`].
+        closed => Closed;
+        /// See [`ErrorKind::Internal`].
+        internal => Internal;
+    }
+
+    /// Adds the key that this is about.
+    pub fn with_key(mut self, key: &Key) -> Self {
+        self.0.key = Some(key.clone());
+        self
+    }
+
+    /// Adds how often the store was asked, and for how long.
+    pub fn with_attempts(mut self, attempts: u32, elapsed: Duration) -> Self {
+        self.0.attempts = Some(attempts);
+        self.0.elapsed = Some(elapsed);
+        self
+    }
+
+    /// Adds who holds the key.
+    pub fn with_holder(mut self, holder: Option<Holder>) -> Self {
+        self.0.holder = holder;
+        self
+    }
+
+    /// Adds the error underneath.
+    pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// What went wrong, to branch on.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The key that this is about.
+    pub fn key(&self) -> Option<&Key> {
+        self.0.key.as_ref()
+    }
+
+    /// How often the store was asked.
+    pub fn attempts(&self) -> Option<u32> {
+        self.0.attempts
+    }
+
+    /// How long it was tried.
+    pub fn elapsed(&self) -> Option<Duration> {
+        self.0.elapsed
+    }
+
+    /// Who holds the key.
+    pub fn holder(&self) -> Option<&Holder> {
+        self.0.holder.as_ref()
+    }
+
+    /// A second error with the same content, for the other calls of one failed batch.
+    ///
+    /// The source becomes text: errors of dependencies cannot be cloned.
+    pub fn duplicate(&self) -> Self {
+        Self(Box::new(Inner {
+            kind: self.0.kind,
+            message: self.0.message.clone(),
+            key: self.0.key.clone(),
+            attempts: self.0.attempts,
+            elapsed: self.0.elapsed,
+            holder: self.0.holder.clone(),
+            source: self.0.source.as_ref().map(|source| source.to_string().into()),
+        }))
+    }
+}
+
+impl fmt::Display for LockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &*self.0;
+        match &inner.key {
+            Some(key) => write!(f, "lock \"{}\": {}", key.as_str().escape_debug(), inner.kind)?,
+            None => inner.kind.fmt(f)?,
+        }
+        if !inner.message.is_empty() {
+            write!(f, ": {}", inner.message)?;
+        }
+        if let Some(holder) = &inner.holder {
+            write!(f, "; held by {}", holder.owner)?;
+            if let Some(age) = holder.age {
+                write!(f, " for {}", Span(age))?;
+            }
+            match holder.remaining {
+                Some(left) => write!(f, ", lease ends in {}", Span(left))?,
+                None => f.write_str(", expires: never")?,
+            }
+        }
+        match (inner.attempts, inner.elapsed) {
+            (Some(1), Some(elapsed)) => write!(f, "; tried once in {}", Span(elapsed)),
+            (Some(attempts), Some(elapsed)) => {
+                write!(f, "; tried {attempts} times in {}", Span(elapsed))
+            }
+            _ => Ok(()),
+        }?;
+        match &inner.source {
+            Some(source) => write!(f, " ({source})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A span for people: `250 ms`, `12.3 s`, `5 min 2 s`.
+struct Span(Duration);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seconds, millis) = (self.0.as_secs(), self.0.subsec_millis());
+        match seconds {
+            0 => write!(f, "{millis} ms"),
+            1..60 => write!(f, "{seconds}.{} s", millis / 100),
+            60..3600 => write!(f, "{} min {} s", seconds / 60, seconds % 60),
+            _ => write!(f, "{} h {} min", seconds / 3600, seconds % 3600 / 60),
+        }
+    }
+}
+
+impl fmt::Debug for LockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LockError({:?}: {self})", self.0.kind)
+    }
+}
+
+impl Error for LockError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as &(dyn Error + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::owner::Owner;
+
+    #[test]
+    fn a_message_says_what_to_which_key_and_who_holds_it() {
+        let key = Key::new("deploy").unwrap();
+        let owner = Owner::from_text("host=web-1 pid=42 user=ann").with_reason("release 7");
+        let holder = Holder::of(key.clone())
+            .owner(owner)
+            .age(Duration::from_secs(125))
+            .remaining(Duration::from_millis(900));
+        let error = LockError::new(ErrorKind::Timeout, "gave up waiting")
+            .with_key(&key)
+            .with_holder(Some(holder))
+            .with_attempts(3, Duration::from_millis(5100));
+        assert_eq!(
+            error.to_string(),
+            "lock \"deploy\": the lock is busy: gave up waiting; held by pid 42 on web-1 (ann): release 7 \
+             for 2 min 5 s, lease ends in 900 ms; tried 3 times in 5.1 s"
+        );
+        assert_eq!(error.duplicate().to_string(), error.to_string());
+        assert_eq!(size_of::<LockError>(), size_of::<usize>());
+    }
+
+    #[test]
+    fn the_source_is_kept() {
+        let error = LockError::unavailable("cannot connect").with_source("connection refused");
+        assert_eq!(error.source().unwrap().to_string(), "connection refused");
+        assert!(error.to_string().ends_with("(connection refused)"));
+        assert!(error.kind().is_transient() && error.kind().is_definite());
+    }
+}

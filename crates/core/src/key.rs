@@ -1,0 +1,165 @@
+//! The name of a lock: validated and normalised once, before any I/O.
+//!
+//! How a name is stored (prefix, hash, encoding) is each store's own affair.
+
+use std::fmt;
+use std::sync::Arc;
+
+use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
+
+use crate::error::LockError;
+
+/// How a store wants its keys: see [`Key::with_form`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyForm {
+    /// Unicode NFC: two spellings of the same text are one lock. The default.
+    #[default]
+    Nfc,
+    /// Byte for byte as given, for stores shared with programs that do not normalise.
+    Verbatim,
+}
+
+/// A valid lock name: 1 to 512 bytes of UTF-8 without control characters.
+///
+/// Cheap to clone.
+///
+/// ```
+/// use holdtight_core::Key;
+/// assert_eq!(Key::new("cafe\u{301}")?, Key::new("café")?);
+/// assert!(Key::new("two\nlines").is_err());
+/// # Ok::<(), holdtight_core::LockError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Arc<str>);
+
+impl Key {
+    /// The longest key, in bytes of UTF-8 after normalisation.
+    pub const MAX_BYTES: usize = 512;
+
+    /// Validates `text` and normalises it to NFC.
+    ///
+    /// # Errors
+    /// [`InvalidKey`](crate::ErrorKind::InvalidKey), naming the place that is wrong.
+    pub fn new(text: &str) -> Result<Self, LockError> {
+        Self::with_form(text, KeyForm::Nfc)
+    }
+
+    /// Validates `text` in the form that a store asks for.
+    ///
+    /// # Errors
+    /// [`InvalidKey`](crate::ErrorKind::InvalidKey), naming the place that is wrong.
+    pub fn with_form(text: &str, form: KeyForm) -> Result<Self, LockError> {
+        // Normalising cannot shrink a key below a third, so anything larger is refused unread.
+        if text.len() > Self::MAX_BYTES * 4 {
+            return Err(too_long(text, text.len()));
+        }
+        let normal = form == KeyForm::Verbatim
+            || text.is_ascii()
+            || is_nfc_quick(text.chars()) == IsNormalized::Yes;
+        let text: Arc<str> =
+            if normal { text.into() } else { text.nfc().collect::<String>().into() };
+        check(&text)?;
+        Ok(Self(text))
+    }
+
+    /// The key as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn check(text: &str) -> Result<(), LockError> {
+    if text.is_empty() {
+        return Err(LockError::invalid_key("the key is empty; give 1 to 512 bytes of text"));
+    }
+    if text.len() > Key::MAX_BYTES {
+        return Err(too_long(text, text.len()));
+    }
+    match text.char_indices().enumerate().find(|(_, (_, c))| c.is_control()) {
+        None => Ok(()),
+        Some((nth, (byte, c))) => Err(LockError::invalid_key(format!(
+            "the key {} has the control character U+{:04X} at byte {byte} (character {}); remove it",
+            shown(text),
+            u32::from(c),
+            nth + 1,
+        ))),
+    }
+}
+
+fn too_long(text: &str, bytes: usize) -> LockError {
+    LockError::invalid_key(format!(
+        "the key {} is {bytes} bytes long; the limit is {} bytes of UTF-8",
+        shown(text),
+        Key::MAX_BYTES,
+    ))
+}
+
+/// A key for an error message: quoted, escaped, and short.
+fn shown(text: &str) -> String {
+    let head: String = text.chars().take(40).collect();
+    let dots = if head.len() < text.len() { "…" } else { "" };
+    format!("\"{}{dots}\"", head.escape_debug())
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(text: &str) -> String {
+        Key::new(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_limit_is_512_bytes_after_normalisation() {
+        assert!(Key::new(&"x".repeat(512)).is_ok());
+        assert!(refusal(&"x".repeat(513)).contains("513 bytes"));
+        // 3 bytes each decomposed, 2 composed: fits only because NFC comes first.
+        assert!(Key::new(&"e\u{301}".repeat(256)).is_ok());
+        assert!(Key::new(&"é".repeat(257)).is_err());
+        assert!(
+            refusal(&"x".repeat(1 << 20)).len() < 200,
+            "a huge key must not make a huge message"
+        );
+    }
+
+    #[test]
+    fn control_characters_are_refused_and_the_place_is_named() {
+        let text = refusal("job\u{7}7");
+        assert!(
+            text.contains("U+0007") && text.contains("byte 3") && text.contains("character 4"),
+            "{text}"
+        );
+        for bad in ["\0", "a\r\nflush_all", "\u{7f}", "\u{85}"] {
+            assert!(Key::new(bad).is_err(), "{bad:?} must be refused");
+        }
+        assert!(refusal("").contains("empty"));
+    }
+
+    #[test]
+    fn spellings_of_one_text_are_one_key_unless_taken_verbatim() {
+        assert_eq!(Key::new("cafe\u{301}").unwrap(), Key::new("café").unwrap());
+        let raw = |t| Key::with_form(t, KeyForm::Verbatim).unwrap();
+        assert_ne!(raw("cafe\u{301}"), raw("café"));
+    }
+
+    #[test]
+    fn ordinary_and_exotic_keys_are_accepted() {
+        for key in ["user:123", "a/b/c", "..", "__x__", " ", "🔒锁鍵", "ключ", "{tag}key", "%00"]
+        {
+            assert_eq!(Key::new(key).unwrap().as_str(), key);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The engine of holdtight: what a lock is, how it is waited for, kept, and given back.
+//!
+//! Users depend on the crate `holdtight`, which adds the stores and URLs. Whoever writes a store of their own
+//! depends on this crate and implements [`Backend`].
+//!
+//! A request walks one way: [`DistributedLock`] → in-process queue → wait loop → [`Backend`] → store. Its answer
+//! becomes a [`LockHandle`], renewed by the keeper and, when dropped, released by the reaper.
+
+mod backend;
+mod clock;
+mod error;
+mod fence;
+mod info;
+mod key;
+mod lease;
+mod memory;
+mod owner;
+mod retry;
+mod secret;
+mod token;
+
+pub use backend::{
+    AcquireRequest, Attempt, Backend, Bell, Busy, Capabilities, ExtendBy, ExtendRequest, Extension,
+    Finding, Guarantees, Intent, Lease, Level, Liveness, ManyAttempt, Release, Reply, Subscription,
+    Transfer, TransferRequest, WakeUps,
+};
+pub use clock::{BootClock, Clock, ManualClock, Moment, TokioClock};
+pub use error::{ErrorKind, LockError};
+pub use fence::Fence;
+pub use info::{Holder, LockInfo};
+pub use key::{Key, KeyForm};
+pub use lease::{DEFAULT_TTL, MAX_TTL, MIN_TTL, margin, valid_until};
+pub use memory::MemoryStore;
+pub use owner::Owner;
+pub use retry::{Jitter, RetryPolicy};
+pub use secret::Secret;
+pub use token::LockToken;
