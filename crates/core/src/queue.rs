@@ -387,3 +387,8 @@ impl<W, G> fmt::Debug for Front<W, G> {
         f.debug_struct("Front").field("key", &self.key).finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
+#[cfg(all(test, not(shuttle)))]
+mod tests;
