@@ -158,7 +158,7 @@ fn a_streak_also_ends_by_time_and_never_if_nobody_else_waits() {
     let _tickets: Vec<_> = (0..3).map(|n| behind(&queue, n)).collect();
     let mut kept = None;
     hand_over(first.next(now(), true, true))
-        .deliver(|front| kept.insert(front).key.as_str().len() as u32)
+        .deliver(|front| kept.insert(front).armed.into())
         .unwrap();
     assert!(matches!(kept.unwrap().next(later, true, true), Next::Yield(_)));
 
