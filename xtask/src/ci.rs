@@ -24,6 +24,7 @@ const STEPS: &[Step] = &[
     Step { name: "features", about: "each package and feature alone", run: features::check },
     Step { name: "doc", about: "documentation builds without warnings", run: doc },
     Step { name: "deny", about: "licences and sources of dependencies, if installed", run: deny },
+    Step { name: "soak", about: "the long runs, at a twentieth", run: soak },
     Step { name: "test", about: "the test command of README", run: test },
 ];
 
@@ -84,6 +85,10 @@ fn deny(workspace: &Workspace) -> Outcome {
     };
     let checks = ["deny", "--all-features", "check", "bans", "licenses", "sources"];
     run_shown(cargo().args(checks).env("PATH", extended_path(&found)))
+}
+
+fn soak(_: &Workspace) -> Outcome {
+    crate::soak::run(&["--scale".to_owned(), "0.05".to_owned()])
 }
 
 fn test(_: &Workspace) -> Outcome {

@@ -11,6 +11,7 @@ mod lengths;
 mod links;
 mod locate;
 mod process;
+mod ready;
 mod requirements;
 mod servers;
 mod soak;

@@ -1,13 +1,10 @@
 //! `cargo xtask test`: the test command of README. Sees to the servers, then runs every test and every
 //! documentation example. It starts no server itself: tests start their own and stop them.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
-
-use crate::install::{by_hand, install};
-use crate::locate::{extended_path, find};
+use crate::locate::find;
 use crate::process::{Outcome, cargo, in_ci, run as run_shown};
-use crate::requirements::{Need, REQUIREMENTS, Requirement};
+use crate::ready::ready;
+use crate::requirements::REQUIREMENTS;
 use crate::workspace::Workspace;
 
 pub(crate) fn run(args: &[String]) -> Outcome {
@@ -38,34 +35,6 @@ pub(crate) fn run(args: &[String]) -> Outcome {
         Some(scope) => run_shown(cargo().args(["test", "--doc"]).args(scope).env("PATH", &path)),
         None => Ok(()),
     }
-}
-
-/// Installs what is missing and says where all programs are, as a `PATH`.
-fn ready(workspace: &Workspace) -> Outcome<OsString> {
-    let tools = workspace.tools();
-    let missing = missing(workspace);
-    if !missing.is_empty() {
-        let names: Vec<&str> = missing.iter().map(|row| row.name).collect();
-        eprintln!("missing for the tests: {}", names.join(", "));
-        let outcome = install(&missing, &tools).and_then(|()| match self::missing(workspace) {
-            still if still.is_empty() => Ok(()),
-            still => Err(format!("installed, but not found; {}", by_hand(&still, &tools))),
-        });
-        match outcome {
-            Err(problem) if in_ci() => return Err(problem),
-            Err(problem) => eprintln!("{problem}\n\ntests that need them are skipped\n"),
-            Ok(()) => {}
-        }
-    }
-    let found: Vec<PathBuf> =
-        REQUIREMENTS.iter().filter_map(|row| find(row, &tools)).flatten().collect();
-    Ok(extended_path(&found))
-}
-
-fn missing(workspace: &Workspace) -> Vec<&'static Requirement> {
-    let tools = workspace.tools();
-    let needed = REQUIREMENTS.iter().filter(|row| row.need == Need::Tests);
-    needed.filter(|row| find(row, &tools).is_none()).collect()
 }
 
 /// What the arguments for the test runner say about the run of documentation examples.
@@ -114,6 +83,8 @@ impl Chosen {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
     use crate::workspace::Package;
 
