@@ -5,7 +5,6 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use crate::backend::{
     AcquireRequest, Attempt, Backend, Bell, Busy, Capabilities, ExtendBy, ExtendRequest, Extension,
@@ -318,7 +317,9 @@ impl Backend for MemoryStore {
                 match state.attempt(request, now)? {
                     Attempt::Granted(lease) => leases.push(lease),
                     Attempt::Busy(_) => {
-                        return Err(LockError::internal("the same key was asked for by two owners"));
+                        return Err(LockError::internal(
+                            "the same key was asked for by two owners",
+                        ));
                     }
                 }
             }
@@ -350,6 +351,8 @@ impl fmt::Debug for MemoryStore {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[tokio::test]
