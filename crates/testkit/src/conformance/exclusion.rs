@@ -42,7 +42,10 @@ async fn a_held_key_refuses_everybody_else(stage: &Stage) {
         if let Some(after) = busy.retry_after {
             // The lease cannot have begun after the answer came, so its rest is no longer than this.
             let longest = stage.long() + stage.capabilities.ttl_slack;
-            assert!(after <= longest, "retry after {after:?} is beyond the lease, which ends {end:?}");
+            assert!(
+                after <= longest,
+                "retry after {after:?} is beyond the lease, which ends {end:?}"
+            );
         }
     }
 }

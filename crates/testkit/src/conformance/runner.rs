@@ -40,21 +40,18 @@ pub(super) fn conduct<F: Fixture>(case: &'static Case, limit: Duration) -> Outco
             Err(panic) => Outcome::Failed(message(&*panic)),
             Ok(()) => Outcome::Failed("the trial ended without a result".to_owned()),
         },
-        Err(mpsc::RecvTimeoutError::Timeout) => {
-            Outcome::Failed("the store blocks its thread: even the time limit could not end it".to_owned())
-        }
+        Err(mpsc::RecvTimeoutError::Timeout) => Outcome::Failed(
+            "the store blocks its thread: even the time limit could not end it".to_owned(),
+        ),
     }
 }
 
 fn in_runtime<F: Fixture>(case: &'static Case, limit: Duration) -> Outcome {
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(4)
-        .enable_all()
-        .build()
-    {
-        Ok(runtime) => runtime,
-        Err(error) => return Outcome::Failed(format!("cannot start a runtime: {error}")),
-    };
+    let runtime =
+        match tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => return Outcome::Failed(format!("cannot start a runtime: {error}")),
+        };
     let outcome = runtime.block_on(async {
         let Ok(stage) = tokio::time::timeout(START_LIMIT, Stage::set::<F>()).await else {
             return Outcome::Failed(format!("the fixture did not start within {START_LIMIT:?}"));
