@@ -61,7 +61,7 @@ async fn there_is_an_attempt_at_the_deadline() {
         held.release().await.unwrap();
     });
     let lazy = RetryPolicy::fixed(Duration::from_secs(60));
-    lock.acquire("k").wait(5 * SECOND).retry(lazy).await.unwrap();
+    assert!(lock.acquire("k").wait(5 * SECOND).retry(lazy).await.unwrap().is_held());
     release_late.await.unwrap();
 }
 
@@ -405,7 +405,7 @@ fn outside_of_a_runtime_there_is_an_error_and_no_panic() {
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     match acquiring.as_mut().poll(&mut cx) {
         std::task::Poll::Ready(Err(error)) => {
-            assert!(error.to_string().contains("runtime"), "{error}")
+            assert!(error.to_string().contains("runtime"), "{error}");
         }
         other => panic!("{other:?}"),
     }
