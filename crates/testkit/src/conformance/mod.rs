@@ -4,6 +4,7 @@
 //! ignored, with the reason. Each runs on a fresh [`Fixture`], in its own runtime, and is ended when its time is over.
 
 mod case;
+mod crowd;
 mod detach;
 mod exclusion;
 mod expiry;
@@ -14,12 +15,16 @@ mod keys;
 mod list;
 mod lookup;
 mod many_keys;
+mod network;
 mod ownership;
+mod place;
+mod processes;
 mod retries;
 mod runner;
 mod stage;
 mod transfer;
 mod wake_up;
+mod worker;
 
 use std::time::Duration;
 
@@ -44,6 +49,10 @@ const THEMES: &[(&str, &[Case])] = &[
     ("many_keys", many_keys::CASES),
     ("force_release", force_release::CASES),
     ("wake_up", wake_up::CASES),
+    ("crowd", crowd::CASES),
+    ("processes", processes::CASES),
+    ("processes", processes::LIVENESS_CASES),
+    ("network", network::CASES),
 ];
 
 /// Runs the whole suite on one store and exits the process: the `main` of a test file with `harness = false`.
@@ -111,7 +120,11 @@ impl Suite {
     }
 
     /// Adds all trials for one store.
+    ///
+    /// In a process that a trial started as a second one of the same store, this does what it was started for and
+    /// exits.
     pub fn on<F: Fixture>(mut self) -> Self {
+        worker::serve::<F>();
         for (theme, cases) in THEMES {
             for case in *cases {
                 let name = format!("{}::{theme}::{}", F::NAME, case.name);
