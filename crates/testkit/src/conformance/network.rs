@@ -259,7 +259,7 @@ async fn exclusion_survives_a_network_that_breaks_all_the_time(stage: &Stage) {
             }
         }
     }
-    let granted = granted.lock().unwrap();
+    let granted = std::mem::take(&mut *granted.lock().unwrap());
     assert!(granted.is_sorted_by(|one, next| one < next), "fences must rise: {granted:?}");
     stage.until("the key is free in the end", async || stage.lookup(&key).await.is_none()).await;
 }
