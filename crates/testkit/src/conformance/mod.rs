@@ -6,6 +6,8 @@
 mod case;
 mod crowd;
 mod detach;
+mod engine_hold;
+mod engine_wait;
 mod exclusion;
 mod expiry;
 mod extension;
@@ -53,6 +55,8 @@ const THEMES: &[(&str, &[Case])] = &[
     ("processes", processes::CASES),
     ("processes", processes::LIVENESS_CASES),
     ("network", network::CASES),
+    ("engine_wait", engine_wait::CASES),
+    ("engine_hold", engine_hold::CASES),
 ];
 
 /// Runs the whole suite on one store and exits the process: the `main` of a test file with `harness = false`.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdtight_core::{
-    AcquireRequest, Attempt, Backend, BootClock, Busy, Capabilities, Clock, ExtendBy,
-    ExtendRequest, Extension, Fence, Holder, Key, Lease, LockError, ManualClock, Moment, Release,
-    Secret,
+    AcquireRequest, Attempt, Backend, BootClock, Busy, Capabilities, Clock, DistributedLock,
+    ExtendBy, ExtendRequest, Extension, Fence, Holder, Key, Lease, LockError, ManualClock, Moment,
+    Release, Secret,
 };
 
 use crate::{Fixture, Proxy};
@@ -84,6 +84,17 @@ impl Stage {
     pub(super) fn short(&self) -> Duration {
         let short = if self.clock.is_some() { 60_000 } else { 1000 };
         Duration::from_millis(short).clamp(self.capabilities.min_ttl, self.capabilities.max_ttl)
+    }
+
+    /// A lease whose end the engine waits for, in real time whatever clock the store has.
+    pub(super) fn brief(&self) -> Duration {
+        Duration::from_secs(2).clamp(self.capabilities.min_ttl, self.capabilities.max_ttl)
+    }
+
+    /// The engine over one client of the store, with leases that do not end while a trial runs.
+    pub(super) fn engine(&self, store: &Arc<dyn Backend>) -> DistributedLock {
+        let builder = holdtight_core::Builder::shared(Arc::clone(store));
+        builder.ttl(self.long()).wait(self.patience).build().unwrap()
     }
 
     /// Now, on the clock that [`Stage::pass`] moves.
