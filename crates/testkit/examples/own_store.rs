@@ -103,7 +103,7 @@ impl Page {
         let mut text = format!("{}\n", self.last_fence);
         for (key, line) in &self.locks {
             let (fence, ends) = (line.fence, line.ends_at.as_nanos());
-            text.push_str(&format!("{key}\t{}\t{fence}\t{ends}\t{}\n", line.secret, line.owner));
+            text += &format!("{key}\t{}\t{fence}\t{ends}\t{}\n", line.secret, line.owner);
         }
         text
     }
