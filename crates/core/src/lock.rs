@@ -215,7 +215,7 @@ impl DistributedLock {
         let engine = &self.engine;
         engine.check_open()?;
         spec.check(&engine.store)?;
-        let wish = Wish { key: token.key().clone(), secret: token.secret().clone(), spec };
+        let wish = Wish::new(token.key().clone(), token.secret().clone(), spec);
         let sent_at = engine.clock.now();
         let resumed = self.backend().resume(wish.key.clone(), wish.secret.clone(), wish.spec.ttl);
         match self
@@ -235,8 +235,7 @@ impl DistributedLock {
     pub async fn extend_token(&self, token: &LockToken, ttl: Duration) -> Result<Lease, LockError> {
         let spec = Spec { ttl, ..Spec::clone(&self.engine.defaults) };
         spec.check(&self.engine.store)?;
-        let wish =
-            Wish { key: token.key().clone(), secret: token.secret().clone(), spec: Arc::new(spec) };
+        let wish = Wish::new(token.key().clone(), token.secret().clone(), Arc::new(spec));
         let call = self.backend().detach(wish.key.clone(), wish.secret.clone(), ttl);
         match self.step(call).await? {
             Extension::Extended(lease) => Ok(lease),
@@ -255,7 +254,7 @@ impl DistributedLock {
             Release::Released => Ok(()),
             Release::NotHeld => {
                 let spec = Arc::clone(&self.engine.defaults);
-                let wish = Wish { key: token.key().clone(), secret: token.secret().clone(), spec };
+                let wish = Wish::new(token.key().clone(), token.secret().clone(), spec);
                 Err(not_held(&self.engine, &wish))
             }
         }
