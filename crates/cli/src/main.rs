@@ -1,1 +1,20 @@
-fn main() {}
+//! The command `holdtight`: reads the command line and the settings, and hands over to one file per command.
+
+mod args;
+mod commands;
+mod config;
+mod conflict;
+mod duration;
+mod exit;
+mod facts;
+mod interrupt;
+mod output;
+mod run;
+mod store;
+mod token;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ExitCode::from(commands::main(std::env::args_os().collect()))
+}
