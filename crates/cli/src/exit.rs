@@ -3,7 +3,7 @@
 //! The codes follow sysexits and shells; scripts depend on them, so they never change.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::Path;
 
 use holdtight::{ErrorKind, LockError};
 
@@ -73,19 +73,13 @@ impl Failure {
     }
 
     /// A file that should have been read or written and was not.
-    pub(crate) fn file(path: &std::path::Path, error: &std::io::Error) -> Self {
-        Self::usage(format!("{}: {error}", PathBuf::from(path).display()))
+    pub(crate) fn file(path: &Path, error: &std::io::Error) -> Self {
+        Self::usage(format!("{}: {error}", path.display()))
     }
 
     /// An end that needs no words, because the user caused it or was told already.
     pub(crate) fn silent(code: u8) -> Self {
         Self { code, what: What::Silent }
-    }
-
-    /// The same failure with another exit code.
-    pub(crate) fn with_code(mut self, code: u8) -> Self {
-        self.code = code;
-        self
     }
 
     /// The exit code.

@@ -16,5 +16,6 @@ mod token;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ExitCode::from(commands::main(std::env::args_os().collect()))
+    let args: Vec<_> = std::env::args_os().collect();
+    ExitCode::from(commands::main(&args))
 }

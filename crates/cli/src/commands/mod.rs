@@ -28,7 +28,7 @@ pub(crate) struct Context {
 }
 
 /// Runs the command that the command line names; returns the exit code.
-pub(crate) fn main(args: Vec<OsString>) -> u8 {
+pub(crate) fn main(args: &[OsString]) -> u8 {
     let cli = match args::parse(args) {
         Ok(cli) => cli,
         Err(failure) => {
