@@ -3,16 +3,15 @@
 //! Only whoever has the [`Front`] of a line talks to the store about its key; all others of this process wait
 //! here at no cost to the store. No I/O and no clock: what to do at the front is decided elsewhere.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
-use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::key::Key;
+use crate::key::{Key, KeyMap};
 use crate::sync::{Arc, Mutex, lock};
 
 /// After so many hand-overs in a row, or so long, other processes get their chance.
@@ -22,10 +21,9 @@ const STREAK_TIME: Duration = Duration::from_millis(50);
 /// All lines of one engine. `W` is what a waiter wants, `G` is what it gets when the lock is handed to it.
 pub(crate) struct Queue<W, G> {
     shards: Box<[Shard<W, G>]>,
-    hasher: RandomState,
 }
 
-type Shard<W, G> = Mutex<HashMap<Key, Line<W, G>>>;
+type Shard<W, G> = Mutex<KeyMap<Line<W, G>>>;
 
 /// Exists exactly as long as somebody is at the front.
 struct Line<W, G> {
@@ -113,14 +111,14 @@ pub(crate) struct HandOver<W, G> {
 
 impl<W, G> Queue<W, G> {
     pub(crate) fn new() -> Arc<Self> {
-        let shards = (0..16).map(|_| Mutex::new(HashMap::new())).collect();
-        Arc::new(Self { shards, hasher: RandomState::new() })
+        let shards = (0..16).map(|_| Mutex::new(KeyMap::default())).collect();
+        Arc::new(Self { shards })
     }
 
     fn shard(&self, key: &Key) -> &Shard<W, G> {
-        #[expect(clippy::cast_possible_truncation, reason = "only the low bits matter")]
-        let hash = self.hasher.hash_one(key) as usize;
-        &self.shards[hash % self.shards.len()]
+        // Bits from the middle: the maps inside use the ends.
+        let bits = key.carried_hash().to_le_bytes()[3];
+        &self.shards[usize::from(bits) % self.shards.len()]
     }
 
     /// Steps to the front if nobody is there, or behind everybody else.
@@ -387,3 +385,8 @@ impl<W, G> fmt::Debug for Front<W, G> {
         f.debug_struct("Front").field("key", &self.key).finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, shuttle))]
+mod shuttle_tests;
+#[cfg(all(test, not(shuttle)))]
+mod tests;

@@ -118,7 +118,10 @@ impl Contest {
             };
             // Whoever shut the queue did it before or after we entered: in both cases we hear of it.
             self.engine.check_open().map_err(|_| self.closed())?;
-            let turn = within(self.deadline.since(self.engine.clock.now()), &mut ticket).await;
+            let turn = match self.wish.spec.wait {
+                Some(_) => within(self.deadline.since(self.engine.clock.now()), &mut ticket).await,
+                None => Some((&mut ticket).await),
+            };
             match turn.or_else(|| ticket.leave()) {
                 Some(Turn::Granted(handle)) if handle.is_held() => {
                     return Ok(Outcome::Held(handle));

@@ -217,6 +217,11 @@ impl<T: Clone> Book<T> {
         self.due.first().map(|&(wake_at, _)| wake_at)
     }
 
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.entries.capacity()
+    }
+
     fn entry(&mut self, id: GrantId) -> Option<&mut Entry<T>> {
         self.entries.get_mut(id.slot)?.as_mut().filter(|entry| entry.epoch == id.epoch)
     }
