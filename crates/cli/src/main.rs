@@ -16,5 +16,9 @@ mod token;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // First of all, because it has to be quick: a guardian reads no settings and no other arguments.
+    if run::guardian_is_asked_for() {
+        return ExitCode::from(run::guard());
+    }
     ExitCode::from(commands::main(std::env::args_os().collect()))
 }
