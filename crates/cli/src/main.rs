@@ -16,6 +16,10 @@ mod token;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // First of all, because it has to be quick: a guardian reads no settings and no other arguments.
+    if run::guardian_is_asked_for() {
+        return ExitCode::from(run::guard());
+    }
     let args: Vec<_> = std::env::args_os().collect();
     ExitCode::from(commands::main(&args))
 }
