@@ -60,7 +60,8 @@ async fn count(locks: &Path, place: &Path) {
     for round in 0..ROUNDS {
         let key = (seed + round * 7) % KEYS;
         let handle = lock.acquire(format!("key {key}")).wait_forever().await.unwrap();
-        let (count, fences) = (place.join(format!("count-{key}")), place.join(format!("fences-{key}")));
+        let (count, fences) =
+            (place.join(format!("count-{key}")), place.join(format!("fences-{key}")));
         let seen: usize = fs::read_to_string(&count).unwrap_or_default().parse().unwrap_or(0);
         let mut log = fs::File::options().create(true).append(true).open(fences).unwrap();
         writeln!(log, "{}", handle.fence()).unwrap();

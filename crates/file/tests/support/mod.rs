@@ -88,7 +88,8 @@ impl Worker {
 
     /// Waits until the worker says `what`.
     pub(crate) fn expect(&mut self, what: &str) {
-        let said = self.next().unwrap_or_else(|| panic!("the worker ended before it said {what:?}"));
+        let said =
+            self.next().unwrap_or_else(|| panic!("the worker ended before it said {what:?}"));
         assert_eq!(said, what);
     }
 
