@@ -56,9 +56,9 @@ fn worker() {
 
 async fn count(locks: &Path, place: &Path) {
     let lock = lock(locks);
-    let seed = std::process::id() as usize;
+    let start = std::process::id() as usize;
     for round in 0..ROUNDS {
-        let key = (seed + round * 7) % KEYS;
+        let key = (start + round * 7) % KEYS;
         let handle = lock.acquire(format!("key {key}")).wait_forever().await.unwrap();
         let (count, fences) =
             (place.join(format!("count-{key}")), place.join(format!("fences-{key}")));

@@ -61,7 +61,7 @@ fn enumerate(role: &str, in_use: bool, config: impl Fn(&Path) -> Config) {
         if let Some(bystander) = &bystander {
             bystander.must_hold(crash_at);
         }
-        recovered(config(place.path()), &last, crash_at);
+        recovered(&config(place.path()), &last, crash_at);
         if let Some(bystander) = &bystander {
             bystander.must_hold(crash_at);
         }
@@ -100,7 +100,7 @@ impl Acknowledged {
 }
 
 /// Every key that the dead process held is free at once, with a higher fence, and held once.
-fn recovered(config: Config, last: &Acknowledged, crash_at: u64) {
+fn recovered(config: &Config, last: &Acknowledged, crash_at: u64) {
     block_on(async {
         let open = || Arc::new(FileStore::open_blocking(config.clone()).unwrap());
         let (store, rival) = (open(), open());

@@ -130,6 +130,7 @@ fn worker() {
             }
             "hold-with-child" => {
                 let _held = lock.acquire("k").ttl(MINUTE).await.unwrap();
+                #[expect(clippy::zombie_processes, reason = "it must outlive this process")]
                 let child = std::process::Command::new("sleep")
                     .arg("300")
                     .stdin(std::process::Stdio::null())

@@ -68,7 +68,7 @@ impl Worker {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .unwrap_or_else(|error| panic!("cannot start {:?}: {error}", words[0]));
+            .unwrap_or_else(|error| panic!("cannot start {}: {error}", words[0].display()));
         let said = listen(child.stdout.take().unwrap());
         Self { stdin: child.stdin.take(), child, said }
     }
