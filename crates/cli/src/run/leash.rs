@@ -148,7 +148,7 @@ impl Leash {
 }
 
 /// The file we were started from, even if another has taken its place since.
-fn own_binary() -> io::Result<std::path::PathBuf> {
+pub(super) fn own_binary() -> io::Result<std::path::PathBuf> {
     if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
 }
 

@@ -39,6 +39,8 @@ pub(super) struct Outcome {
     pub(super) cause: Option<Cause>,
     /// Whether it had the terminal when it ended.
     pub(super) on_terminal: bool,
+    /// Set if there was nothing to run.
+    pub(super) refusal: Option<std::io::Error>,
     /// The guardian, on its way out.
     pub(super) guardian: Option<Child>,
 }
@@ -81,11 +83,15 @@ impl Supervisor<'_> {
         let mut losses = self.watch_losses();
         let mut ended = None;
         let group = self.child.group;
-        self.tell_guardian(&stage);
-        if let Some(terminal) = &mut self.terminal
-            && terminal.is_wanted()
-        {
-            terminal.give(group);
+        self.enforce(&mut stage, BootClock.now());
+        if matches!(stage, Stage::Running) {
+            self.tell_guardian(&stage);
+            if let Some(terminal) = &mut self.terminal
+                && terminal.is_wanted()
+            {
+                terminal.give(group);
+            }
+            self.child.go();
         }
         loop {
             let now = BootClock.now();
@@ -314,9 +320,10 @@ impl Supervisor<'_> {
         // While somebody is left, the guardian stays, and with it whatever shows that we live.
         let guardian =
             (cause.is_none() || self.child.group.is_empty()).then(|| self.leash.let_go());
+        let refusal = self.child.refusal();
         // Only now may its number be used again.
         self.child.reap();
-        Outcome { ended, cause, on_terminal, guardian }
+        Outcome { ended, cause, on_terminal, refusal, guardian }
     }
 }
 
