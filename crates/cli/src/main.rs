@@ -16,9 +16,8 @@ mod token;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // First of all, because it has to be quick: a guardian reads no settings and no other arguments.
-    if run::guardian_is_asked_for() {
-        return ExitCode::from(run::guard());
+    if let Some(code) = run::other_self() {
+        return ExitCode::from(code);
     }
     let args: Vec<_> = std::env::args_os().collect();
     ExitCode::from(commands::main(&args))

@@ -12,7 +12,7 @@ use nix::sys::signal::{SigSet, Signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::group::Group;
-use super::leash::{ARGUMENT, NOTE_BYTES, Note};
+use super::leash::{NOTE_BYTES, Note};
 use super::plan::{Schedule, Step};
 
 /// Timers stop while the machine sleeps, so the boot clock is read at least this often.
@@ -21,13 +21,8 @@ const TICK: Duration = Duration::from_millis(250);
 /// How often a dying group is looked at.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Whether this process was started as a guardian. To be asked before anything else is read or parsed.
-pub(crate) fn is_asked_for() -> bool {
-    std::env::args_os().nth(1).is_some_and(|argument| argument == ARGUMENT)
-}
-
 /// Guards until the wrapper lets go or is gone.
-pub(crate) fn guard() -> u8 {
+pub(super) fn guard() -> u8 {
     // Whoever ends a job ends all its processes; this one has to be the last.
     if SigSet::all().thread_block().is_err() {
         return 1;

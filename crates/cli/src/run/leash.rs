@@ -61,7 +61,10 @@ impl Note {
         };
         let (a, b) = (number(1), number(9));
         Some(match bytes[0] {
-            b'G' => Self::Group(Group::led_by(u32::try_from(a).ok()?)?, Duration::from_nanos(b)),
+            b'G' => Self::Group(
+                Group::led_by(u32::try_from(a).ok()?)?,
+                Duration::from_nanos(b),
+            ),
             b'S' => Self::Schedule(Schedule {
                 term_at: Moment::from_nanos(a),
                 kill_at: Moment::from_nanos(b),
@@ -145,7 +148,7 @@ impl Leash {
 }
 
 /// The file we were started from, even if another has taken its place since.
-fn own_binary() -> io::Result<std::path::PathBuf> {
+pub(super) fn own_binary() -> io::Result<std::path::PathBuf> {
     if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
 }
 

@@ -9,6 +9,7 @@ mod give_back;
 mod group;
 mod guardian;
 mod hold;
+mod launch;
 mod leash;
 mod plan;
 mod signals;
@@ -36,8 +37,6 @@ use self::terminal::Terminal;
 use crate::conflict::{self, quoted};
 use crate::exit::{self, Failure};
 use crate::output::{self, Span};
-
-pub(crate) use self::guardian::{guard, is_asked_for as guardian_is_asked_for};
 
 /// The command was found, but it, or what guards it, could not be started.
 const CANNOT_START: u8 = 126;
@@ -81,6 +80,18 @@ pub(crate) struct RunOptions {
     pub(crate) verbose: bool,
     /// Tell conflicts and errors as JSON.
     pub(crate) json: bool,
+}
+
+/// The exit code of this process if it was started by another one of ours, as guardian or to become a command.
+///
+/// To be asked before anything else: such a process has to be quick, and reads no settings.
+pub(crate) fn other_self() -> Option<u8> {
+    let mut arguments = std::env::args_os().skip(1);
+    match arguments.next()?.to_str()? {
+        leash::ARGUMENT => Some(guardian::guard()),
+        launch::ARGUMENT => Some(launch::launch(arguments)),
+        _ => None,
+    }
 }
 
 /// Holds the keys while the command runs. Returns the exit code of all of it.
@@ -143,8 +154,7 @@ struct Run {
 
 impl Run {
     async fn execute(&self, blocked: &Blocked) -> Result<End, Failure> {
-        let mut signals =
-            Signals::listen(blocked).map_err(|error| cannot("listen to signals", &error))?;
+        let mut signals = Signals::listen(blocked).map_err(|error| cannot("listen to signals", &error))?;
         let store = Store::open(&self.options.store_url).await?;
         let started = BootClock.now();
         let taken =
@@ -192,19 +202,19 @@ impl Run {
     ) -> Result<End, Failure> {
         let new_leash = || Leash::start(store.liveness()?);
         let started = BootClock.now();
-        let child = match self.start(&handles, &new_leash) {
-            Ok(child) => child,
-            Err(failure) => {
+        let (child, leash) = match self.start(&handles, &new_leash) {
+            Ok(started) => started,
+            Err(error) => {
                 self.warn(give_back::give_back(&store.lock, handles, None).await);
-                return Err(failure);
+                return Err(cannot("start another process", &error));
             }
         };
         let locks: Vec<Held> = handles.iter().map(LockHandle::held).collect();
-        let (child, leash) = child;
+        let hold_until = self.plan.max_hold.map_or(Moment::FAR_FUTURE, |most| started.after(most));
         let supervisor = Supervisor {
             plan: self.plan,
             locks: &locks,
-            hold_until: self.plan.max_hold.map_or(Moment::FAR_FUTURE, |most| started.after(most)),
+            hold_until,
             signals,
             terminal: Terminal::open(),
             leash,
@@ -214,7 +224,8 @@ impl Run {
         };
         let outcome = supervisor.watch().await;
         let lost = matches!(outcome.cause, Some(Cause::Lost { .. }));
-        let rest = self.plan.rest(BootClock.now().since(started)).filter(|_| !lost);
+        let rest = self.plan.rest(BootClock.now().since(started));
+        let rest = rest.filter(|_| !lost && outcome.refusal.is_none());
         let warnings = give_back::give_back(&store.lock, handles, rest).await;
         if !lost {
             self.warn(warnings);
@@ -222,42 +233,29 @@ impl Run {
         if let Some(guardian) = outcome.guardian {
             dismiss(guardian).await;
         }
-        Ok(self.conclude(store, &outcome.cause, outcome.ended, outcome.on_terminal))
+        if let Some(error) = outcome.refusal {
+            let program = self.options.command.first().map(|program| program.to_string_lossy());
+            let program = quoted(&program.unwrap_or_default());
+            return Err(Failure::new(refused(&error), format!("cannot run {program}: {error}")));
+        }
+        Ok(self.conclude(store, outcome.cause.as_ref(), outcome.ended, outcome.on_terminal))
     }
 
-    /// Starts the guardian and the command.
+    /// Starts the guardian, and a process that waits to become the command.
     fn start(
         &self,
         handles: &[LockHandle],
         new_leash: &dyn Fn() -> io::Result<Leash>,
-    ) -> Result<(Running, Leash), Failure> {
-        let mut leash = new_leash().map_err(|error| cannot("start the guardian", &error))?;
+    ) -> io::Result<(Running, Leash)> {
+        let mut leash = new_leash()?;
         let locks: Vec<_> = handles.iter().map(|handle| (handle.key(), handle.fence())).collect();
         let ends = self.plan.max_hold.and_then(|most| output::now().checked_add(most));
-        let Some(mut command) = child::prepare(&self.options.command) else {
-            return Err(Failure::usage("there is no command to run"));
-        };
-        environment::set(
-            &mut command,
-            &locks,
-            ends,
-            &self.options.store_url,
-            self.options.pass_store,
-        );
-        match Running::start(&mut command) {
-            Ok(child) => {
-                // If the guardian is gone by now, the supervisor finds out and starts another.
-                let _ = leash.guard(child.group, self.plan.kill_after);
-                Ok((child, leash))
-            }
-            Err(error) => {
-                let code =
-                    if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_START };
-                let program = command.get_program().to_string_lossy();
-                drop(leash.let_go());
-                Err(Failure::new(code, format!("cannot run {}: {error}", quoted(&program))))
-            }
-        }
+        let RunOptions { command, store_url, pass_store, .. } = &self.options;
+        let child = Running::start(command, |process| {
+            environment::set(process, &locks, ends, store_url, *pass_store);
+        })?;
+        leash.guard(child.group, self.plan.kill_after)?;
+        Ok((child, leash))
     }
 
     fn warn(&self, warnings: Vec<String>) {
@@ -273,7 +271,7 @@ impl Run {
     fn conclude(
         &self,
         store: &Store,
-        cause: &Option<Cause>,
+        cause: Option<&Cause>,
         ended: Option<Ended>,
         on_terminal: bool,
     ) -> End {
@@ -305,13 +303,15 @@ impl Run {
                 "error": "lost", "key": key, "reason": reason, "exit": exit::LOST,
             }));
         } else {
-            output::complain(format_args!(
-                "lost {}: {reason}; the command was stopped",
-                quoted(&key)
-            ));
+            output::complain(format_args!("lost {}: {reason}; the command was stopped", quoted(&key)));
         }
         End::Code(exit::LOST)
     }
+}
+
+/// The exit code for a command that could not be run.
+fn refused(error: &io::Error) -> u8 {
+    if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_START }
 }
 
 /// Waits for a guardian that was told to go. It has nothing left to do, so it need not end by itself.

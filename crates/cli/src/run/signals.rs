@@ -44,12 +44,21 @@ fn heard() -> SigSet {
 #[derive(Debug)]
 pub(super) struct Blocked(());
 
-/// Blocks the signals. To be called before any thread is started. Commands are started with nothing blocked.
-pub(super) fn block() -> io::Result<Blocked> {
+fn blocked() -> SigSet {
     let mut set = heard();
     set.extend(QUIET);
-    set.thread_block()?;
+    set
+}
+
+/// Blocks the signals. To be called before any thread is started.
+pub(super) fn block() -> io::Result<Blocked> {
+    blocked().thread_block()?;
     Ok(Blocked(()))
+}
+
+/// Undoes [`block`] in a process that was started with signals blocked.
+pub(super) fn unblock() -> io::Result<()> {
+    Ok(blocked().thread_unblock()?)
 }
 
 /// The signals, as they come.
@@ -67,10 +76,7 @@ impl Signals {
         // handler, though it never runs while the signal is blocked, ends that.
         drop(tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child())?);
         let fd = SignalFd::with_flags(&heard(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        #[expect(
-            deprecated,
-            reason = "its successor is unsafe, for descriptors that change; ours is owned and does not"
-        )]
+        #[expect(deprecated, reason = "its successor is unsafe, for descriptors that change; ours is owned and does not")]
         let queue = AsyncFd::with_interest(fd, Interest::READABLE)?;
         Ok(Self { queue, early: VecDeque::new() })
     }

@@ -39,6 +39,8 @@ pub(super) struct Outcome {
     pub(super) cause: Option<Cause>,
     /// Whether it had the terminal when it ended.
     pub(super) on_terminal: bool,
+    /// Set if there was nothing to run.
+    pub(super) refusal: Option<std::io::Error>,
     /// The guardian, on its way out.
     pub(super) guardian: Option<Child>,
 }
@@ -48,15 +50,9 @@ pub(super) struct Outcome {
 enum Stage {
     Running,
     /// TERM was sent.
-    Told {
-        kill_at: Moment,
-        cause: Cause,
-    },
+    Told { kill_at: Moment, cause: Cause },
     /// KILL was sent.
-    Killed {
-        at: Moment,
-        cause: Cause,
-    },
+    Killed { at: Moment, cause: Cause },
 }
 
 /// A command under its locks.
@@ -87,11 +83,15 @@ impl Supervisor<'_> {
         let mut losses = self.watch_losses();
         let mut ended = None;
         let group = self.child.group;
-        self.tell_guardian(&stage);
-        if let Some(terminal) = &mut self.terminal
-            && terminal.is_wanted()
-        {
-            terminal.give(group);
+        self.enforce(&mut stage, BootClock.now());
+        if matches!(stage, Stage::Running) {
+            self.tell_guardian(&stage);
+            if let Some(terminal) = &mut self.terminal
+                && terminal.is_wanted()
+            {
+                terminal.give(group);
+            }
+            self.child.go();
         }
         loop {
             let now = BootClock.now();
@@ -134,8 +134,7 @@ impl Supervisor<'_> {
 
     /// What the leases and `--max-hold` allow now, and which of them ends first.
     fn outlook(&self, now: Moment) -> (Schedule, Cause) {
-        let first =
-            self.locks.iter().map(|held| (held.remaining(), held)).min_by_key(|(left, _)| *left);
+        let first = self.locks.iter().map(|held| (held.remaining(), held)).min_by_key(|(left, _)| *left);
         let lease_end = first.as_ref().map_or(Moment::FAR_FUTURE, |(left, _)| now.after(*left));
         if self.hold_until <= lease_end {
             return (self.plan.schedule(self.hold_until), Cause::MaxHold);
@@ -321,9 +320,10 @@ impl Supervisor<'_> {
         // While somebody is left, the guardian stays, and with it whatever shows that we live.
         let guardian =
             (cause.is_none() || self.child.group.is_empty()).then(|| self.leash.let_go());
+        let refusal = self.child.refusal();
         // Only now may its number be used again.
         self.child.reap();
-        Outcome { ended, cause, on_terminal, guardian }
+        Outcome { ended, cause, on_terminal, refusal, guardian }
     }
 }
 
