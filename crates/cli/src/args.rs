@@ -75,6 +75,9 @@ pub(crate) enum Command {
     /// Show the settings and where each comes from
     #[command(after_help = CONFIG_EXAMPLES)]
     Config,
+    /// Measure how fast the store is from here
+    #[command(after_help = BENCH_EXAMPLES)]
+    Bench(BenchArgs),
     /// Print the completions for a shell
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(CompletionsArgs),
@@ -232,6 +235,28 @@ HOLDTIGHT_KILL_AFTER), then the user's file, then the system's. A file looks lik
 Examples:
   holdtight config
   HOLDTIGHT_TTL=5m holdtight config --json";
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchArgs {
+    /// How long to measure
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration::parse, default_value = "3s")]
+    pub(crate) duration: Duration,
+
+    /// How many tasks take and release keys at the same time
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) tasks: u32,
+
+    /// Let all tasks want the same key, instead of one each
+    #[arg(long)]
+    pub(crate) shared_key: bool,
+}
+
+const BENCH_EXAMPLES: &str =
+    "It takes keys of its own, which begin with holdtight-bench, and leaves none behind.
+
+Examples:
+  holdtight bench
+  holdtight bench --tasks 16 --shared-key --json";
 
 #[derive(Args, Debug)]
 pub(crate) struct CompletionsArgs {

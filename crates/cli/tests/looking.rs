@@ -128,6 +128,22 @@ fn doctor_says_what_the_store_promises() {
 }
 
 #[test]
+fn bench_measures_cycles_and_leaves_nothing_behind() {
+    let home = Home::new();
+    for extra in ["", " --shared-key"] {
+        let json = home.call(&format!("bench --for 50ms --tasks 3 --json{extra}"));
+        let json = json.succeeded().json();
+        assert!(json["cycles"].as_u64().unwrap() >= 3);
+        let [p50, p99, max] = ["p50", "p99", "max"].map(|name| json["acquire_ms"][name].as_f64());
+        assert!(Some(0.0) < p50 && p50 <= p99 && p99 <= max, "{json}");
+    }
+    let text = home.call("--store memory: bench --for 10ms").succeeded().out;
+    assert!(text.starts_with("memory:, 1 task\n"), "{text}");
+    assert_eq!(home.call("ls").succeeded().out, "");
+    home.call("bench --tasks 0").refused(64, &["--tasks", "1..=1000"]);
+}
+
+#[test]
 fn settings_come_from_flags_then_environment_then_the_users_file_then_the_systems() {
     let home = Home::new();
     let origin = |home: &Home, name: &str| {

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use support::{Home, read};
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 13] = [
     "run",
     "acquire",
     "extend",
@@ -20,6 +20,7 @@ const COMMANDS: [&str; 12] = [
     "force-release",
     "doctor",
     "config",
+    "bench",
     "completions",
     "man",
 ];

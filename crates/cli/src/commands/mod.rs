@@ -1,6 +1,7 @@
 //! One file per command. Here: from the parsed command line to the command, and from its result to the exit code.
 
 mod acquire;
+mod bench;
 mod completions;
 mod config;
 mod doctor;
@@ -63,6 +64,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         Command::Wait(args) => block_on(wait::run(args, &context)),
         Command::ForceRelease(args) => block_on(force_release::run(args, &context)),
         Command::Doctor => block_on(doctor::run(&context)),
+        Command::Bench(args) => block_on(bench::run(args, &context)),
         Command::Config => config::run(&context),
         Command::Completions(_) | Command::Man(_) => Ok(exit::OK),
     }
