@@ -127,6 +127,12 @@ fn a_password_in_argv_is_warned_about_and_shown_nowhere() {
         assert!(answer.err.contains("warning: the password in --store"), "{}", answer.err);
         assert!(!format!("{}{}", answer.out, answer.err).contains("tiger"), "{line}");
     }
+    let file = home.write(".config/holdtight/holdtight.toml", &format!("store = \"{url}\""));
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let answer = home.call("config");
+    assert!(answer.err.contains("chmod o-r") && !answer.err.contains("tiger"), "{}", answer.err);
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    home.call("config").succeeded();
     let home = home.with("HOLDTIGHT_STORE", url);
     let config = home.call("config").succeeded();
     assert!(config.out.contains("nosuch://ann:***@h/0?password=***"), "{}", config.out);

@@ -146,26 +146,53 @@ fn a_token_that_cannot_be_written_gives_the_lock_back() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_waiter_that_is_interrupted_ends_at_once_and_leaves_nothing() {
-    use rustix::process::{Pid, Signal, kill_process};
+fn a_waiter_that_is_interrupted_dies_of_the_signal_and_leaves_nothing() {
+    use std::os::unix::process::ExitStatusExt as _;
     let home = Home::new();
     let token = home.acquire("k")["token"].as_str().unwrap().to_owned();
-    let mut waiter = home.command(["acquire", "k", "--ttl", "1h"]);
-    let mut waiter = Ending(waiter.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-    eventually("the waiter waits", || catches_interrupts(waiter.0.id()));
-    kill_process(Pid::from_child(&waiter.0), Signal::INT).unwrap();
-    eventually("the waiter has ended", || waiter.0.try_wait().unwrap().is_some());
-    assert_eq!(waiter.0.wait().unwrap().code(), Some(130));
+    for line in [["acquire", "k"], ["wait", "k"]] {
+        let mut waiter = home.command(line);
+        let mut waiter = Ending(waiter.stdout(Stdio::null()).spawn().unwrap());
+        eventually("the waiter waits", || signals(&waiter.0, "SigBlk:").contains(&2));
+        send(&waiter.0, rustix::process::Signal::INT);
+        eventually("the waiter has ended", || waiter.0.try_wait().unwrap().is_some());
+        assert_eq!(waiter.0.wait().unwrap().signal(), Some(2), "{line:?}");
+    }
     home.call_on("release -", &token).succeeded();
     assert_eq!(home.call("status k").code, 1, "the waiter must not have got it");
 }
 
-/// Whether the process handles SIGINT itself: it does from when it waits.
 #[cfg(target_os = "linux")]
-fn catches_interrupts(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
-    u64::from_str_radix(mask.trim(), 16).unwrap() & 0b10 != 0
+#[test]
+fn a_waiter_under_nohup_survives_the_hangup() {
+    let home = Home::new();
+    let token = home.acquire("k")["token"].as_str().unwrap().to_owned();
+    let waiter = home.command(["acquire", "k"]);
+    let mut nohup = std::process::Command::new("nohup");
+    nohup.arg(waiter.get_program()).args(waiter.get_args()).env_clear();
+    nohup.envs(waiter.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    nohup.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut waiter = Ending(nohup.spawn().unwrap());
+    eventually("the waiter waits", || signals(&waiter.0, "SigBlk:").contains(&2));
+    assert!(signals(&waiter.0, "SigIgn:").contains(&1), "nohup works");
+    send(&waiter.0, rustix::process::Signal::HUP);
+    home.call_on("release -", &token).succeeded();
+    eventually("the waiter has it", || waiter.0.try_wait().unwrap().is_some());
+    assert!(waiter.0.wait().unwrap().success());
+}
+
+#[cfg(target_os = "linux")]
+fn send(process: &std::process::Child, signal: rustix::process::Signal) {
+    rustix::process::kill_process(rustix::process::Pid::from_child(process), signal).unwrap();
+}
+
+/// The signals in one of the masks that the kernel shows of a process.
+#[cfg(target_os = "linux")]
+fn signals(process: &std::process::Child, mask: &str) -> Vec<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix(mask)).unwrap();
+    let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
+    (1..=64).filter(|signal| mask >> (signal - 1) & 1 == 1).collect()
 }
 
 #[test]

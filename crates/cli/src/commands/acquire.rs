@@ -18,9 +18,8 @@ struct Taken<'a> {
 
 pub(crate) async fn run(args: AcquireArgs, context: &Context) -> Result<u8, Failure> {
     store::must_outlive_us(&context.settings)?;
-    let lock = store::connect(&context.settings).await?;
-    interrupt::or_stopped(&lock, async {
-        let (token, held) = take(&lock, &args, context).await?;
+    interrupt::or_stopped(&context.settings, async |lock| {
+        let (token, held) = take(lock, &args, context).await?;
         if tell(&token, &held, context.json).is_err() {
             // A token that nobody has read opens nothing: better free than held by nobody.
             lock.release_token(&token).await?;

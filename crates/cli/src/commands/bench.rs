@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::Context;
 use crate::args::BenchArgs;
 use crate::exit::{self, Failure};
-use crate::{interrupt, output, store};
+use crate::{interrupt, output};
 
 /// Cycles that are not counted: connections warm up, files come into being.
 const WARM_UP: u32 = 10;
@@ -48,9 +48,9 @@ struct Samples {
 }
 
 pub(crate) async fn run(args: BenchArgs, context: &Context) -> Result<u8, Failure> {
-    let lock = store::connect(&context.settings).await?;
-    let work = async { Ok(measure(&lock, &args).await?) };
-    let (mut samples, took) = interrupt::or_stopped(&lock, work).await?;
+    let (mut samples, took) =
+        interrupt::or_stopped(&context.settings, async |lock| Ok(measure(lock, &args).await?))
+            .await?;
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
     let rate = samples.acquire.len() as f64 / took.as_secs_f64();
     let report = Report {

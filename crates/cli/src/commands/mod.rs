@@ -33,7 +33,8 @@ pub(crate) fn main(args: &[OsString]) -> u8 {
     let cli = match args::parse(args) {
         Ok(cli) => cli,
         Err(failure) => {
-            failure.report(false);
+            // It could not be read, so what was meant is guessed.
+            failure.report(args.iter().any(|arg| arg == "--json"));
             return failure.code();
         }
     };
