@@ -41,7 +41,10 @@ fn the_help_of_every_command_is_as_reviewed() {
         let help = home.call(&format!("{command} --help")).succeeded().out;
         assert!(help.contains("Examples:\n  "), "{command} has no example");
         check(command, &help);
+        assert_eq!(home.call(&format!("help {command}")).succeeded().out, help);
     }
+    assert_eq!(home.call("help").succeeded().out, main);
+    home.call("help nonsense").refused(64, &["nonsense"]);
 }
 
 fn check(name: &str, actual: &str) {

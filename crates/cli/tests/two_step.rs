@@ -101,7 +101,7 @@ fn a_busy_key_is_75_with_all_that_is_known_about_its_holder() {
         for part in ["\"deploy\" is busy", "Host:", "PID:", "User:    ann", "Command:"] {
             assert!(answer.err.contains(part), "{part} is missing in:\n{}", answer.err);
         }
-        for part in ["Reason:  release-42", "Since:", "Expires:", "Fence:", "force-release deploy"]
+        for part in ["Reason:  release-42", "Since:", "Expires:", "Fence:", "force-release --fence"]
         {
             assert!(answer.err.contains(part), "{part} is missing in:\n{}", answer.err);
         }
