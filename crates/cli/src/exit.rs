@@ -5,8 +5,9 @@
 use std::fmt;
 use std::path::Path;
 
-use holdtight::{ErrorKind, LockError};
+use holdtight::{ErrorKind, LockError, StoreUrl};
 
+use crate::config::Setting;
 use crate::conflict;
 use crate::output;
 
@@ -52,6 +53,8 @@ pub(crate) fn code(kind: ErrorKind) -> u8 {
 pub(crate) struct Failure {
     code: u8,
     what: What,
+    /// The store that failed, and who chose it.
+    store: Option<String>,
 }
 
 #[derive(Debug)]
@@ -64,7 +67,7 @@ enum What {
 impl Failure {
     /// A failure that is told in these words: what happened, and what to do next.
     pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
-        Self { code, what: What::Said(message.into()) }
+        Self { code, what: What::Said(message.into()), store: None }
     }
 
     /// A mistake in the command line, a setting or the environment.
@@ -79,7 +82,15 @@ impl Failure {
 
     /// An end that needs no words, because the user caused it or was told already.
     pub(crate) fn silent(code: u8) -> Self {
-        Self { code, what: What::Silent }
+        Self { code, what: What::Silent, store: None }
+    }
+
+    /// Adds which store it was, if it was the store: people forget which one they have set.
+    pub(crate) fn at(mut self, store: &Setting<StoreUrl>) -> Self {
+        if self.code == UNAVAILABLE {
+            self.store = Some(format!("{} (from {})", store.value, store.origin));
+        }
+        self
     }
 
     /// The exit code.
@@ -102,17 +113,23 @@ impl Failure {
                 output::complain_json(&serde_json::json!({
                     "error": error.to_string(),
                     "key": error.key().map(holdtight::Key::as_str),
+                    "store": self.store,
                     "exit": self.code,
                 }));
             }
-            What::Lock(error) => output::complain(error),
+            What::Lock(error) => {
+                output::complain(error);
+                if let Some(store) = &self.store {
+                    output::complain(format_args!("the store is {store}"));
+                }
+            }
         }
     }
 }
 
 impl From<LockError> for Failure {
     fn from(error: LockError) -> Self {
-        Self { code: code(error.kind()), what: What::Lock(error) }
+        Self { code: code(error.kind()), what: What::Lock(error), store: None }
     }
 }
 

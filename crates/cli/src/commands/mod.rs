@@ -55,18 +55,22 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
     let settings = Settings::load(cli.store.as_deref(), &ThisProcess)?;
     store::warn_if_exposed(&settings);
     let context = Context { settings, json: cli.json };
-    match cli.command {
-        Command::Run(args) => run::run(args, &context),
-        Command::Acquire(args) => block_on(acquire::run(args, &context)),
-        Command::Extend(args) => block_on(extend::run(args, &context)),
-        Command::Release(args) => block_on(release::run(args, &context)),
-        Command::Status(args) => block_on(status::run(args, &context)),
-        Command::Ls(args) => block_on(ls::run(args, &context)),
-        Command::Wait(args) => block_on(wait::run(args, &context)),
-        Command::ForceRelease(args) => block_on(force_release::run(args, &context)),
-        Command::Doctor => block_on(doctor::run(&context)),
-        Command::Bench(args) => block_on(bench::run(args, &context)),
-        Command::Config => config::run(&context),
+    perform(cli.command, &context).map_err(|failure| failure.at(&context.settings.store))
+}
+
+fn perform(command: Command, context: &Context) -> Result<u8, Failure> {
+    match command {
+        Command::Run(args) => run::run(args, context),
+        Command::Acquire(args) => block_on(acquire::run(args, context)),
+        Command::Extend(args) => block_on(extend::run(args, context)),
+        Command::Release(args) => block_on(release::run(args, context)),
+        Command::Status(args) => block_on(status::run(args, context)),
+        Command::Ls(args) => block_on(ls::run(args, context)),
+        Command::Wait(args) => block_on(wait::run(args, context)),
+        Command::ForceRelease(args) => block_on(force_release::run(args, context)),
+        Command::Doctor => block_on(doctor::run(context)),
+        Command::Bench(args) => block_on(bench::run(args, context)),
+        Command::Config => config::run(context),
         Command::Completions(_) | Command::Man(_) => Ok(exit::OK),
     }
 }
