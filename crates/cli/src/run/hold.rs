@@ -35,7 +35,9 @@ pub(super) fn in_order(keys: &[String]) -> Result<Vec<String>, LockError> {
     }
     sorted.sort();
     if let Some(pair) = sorted.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        return Err(LockError::invalid_key("it is given twice; give each key once").with_key(&pair[0].0));
+        return Err(
+            LockError::invalid_key("it is given twice; give each key once").with_key(&pair[0].0)
+        );
     }
     Ok(sorted.into_iter().map(|(_, key)| key).collect())
 }

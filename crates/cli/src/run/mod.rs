@@ -154,7 +154,8 @@ struct Run {
 
 impl Run {
     async fn execute(&self, blocked: &Blocked) -> Result<End, Failure> {
-        let mut signals = Signals::listen(blocked).map_err(|error| cannot("listen to signals", &error))?;
+        let mut signals =
+            Signals::listen(blocked).map_err(|error| cannot("listen to signals", &error))?;
         let store = Store::open(&self.options.store_url).await?;
         let started = BootClock.now();
         let taken =
@@ -303,7 +304,10 @@ impl Run {
                 "error": "lost", "key": key, "reason": reason, "exit": exit::LOST,
             }));
         } else {
-            output::complain(format_args!("lost {}: {reason}; the command was stopped", quoted(&key)));
+            output::complain(format_args!(
+                "lost {}: {reason}; the command was stopped",
+                quoted(&key)
+            ));
         }
         End::Code(exit::LOST)
     }

@@ -50,9 +50,15 @@ pub(super) struct Outcome {
 enum Stage {
     Running,
     /// TERM was sent.
-    Told { kill_at: Moment, cause: Cause },
+    Told {
+        kill_at: Moment,
+        cause: Cause,
+    },
     /// KILL was sent.
-    Killed { at: Moment, cause: Cause },
+    Killed {
+        at: Moment,
+        cause: Cause,
+    },
 }
 
 /// A command under its locks.
@@ -134,7 +140,8 @@ impl Supervisor<'_> {
 
     /// What the leases and `--max-hold` allow now, and which of them ends first.
     fn outlook(&self, now: Moment) -> (Schedule, Cause) {
-        let first = self.locks.iter().map(|held| (held.remaining(), held)).min_by_key(|(left, _)| *left);
+        let first =
+            self.locks.iter().map(|held| (held.remaining(), held)).min_by_key(|(left, _)| *left);
         let lease_end = first.as_ref().map_or(Moment::FAR_FUTURE, |(left, _)| now.after(*left));
         if self.hold_until <= lease_end {
             return (self.plan.schedule(self.hold_until), Cause::MaxHold);

@@ -146,7 +146,8 @@ fn line(key: &str, holder: Option<&LockInfo>) -> String {
     let Some(info) = holder else { return text };
     let _ = write!(text, ": held by {}", clean(&info.owner.to_string()));
     let now = BootClock.wall();
-    let between = |from: SystemTime, to: SystemTime| Span(to.duration_since(from).unwrap_or_default());
+    let between =
+        |from: SystemTime, to: SystemTime| Span(to.duration_since(from).unwrap_or_default());
     if let Some(since) = info.acquired_at {
         let _ = write!(text, ", for {}", between(since, now));
     }
