@@ -1,0 +1,329 @@
+//! The steps of a lock: what each sends to its script, and what the answer means.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use holdtight_core::{
+    AcquireRequest, Attempt, Busy, ExtendBy, ExtendRequest, Extension, Fence, Holder, Intent, Key,
+    Lease, LockError, ManyAttempt, Release, Secret, Transfer, TransferRequest,
+};
+
+use crate::connection::Fault;
+use crate::names::Place;
+use crate::reply::{Answer, Left, holder};
+use crate::store::{MAX_BATCH, RedisStore};
+
+/// How long a waiter list outlives the last attempt of any of its waiters.
+const QUEUE_LIFE: Duration = Duration::from_secs(30);
+
+/// When a queued waiter asks again at the latest, so that its place does not expire.
+const QUEUE_REFRESH: Duration = Duration::from_secs(10);
+
+/// How many names one step of a listing asks for.
+const LIST_STEP: usize = 256;
+
+/// A lease in whole milliseconds, rounded up: never shorter than asked.
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+impl RedisStore {
+    /// What a waiter with this secret is called in waiter lists.
+    fn entry(&self, secret: &Secret) -> String {
+        format!("{}:{}", self.ears.client(), secret.expose())
+    }
+
+    pub(crate) async fn attempt(&self, request: &AcquireRequest) -> Result<Attempt, LockError> {
+        let place = self.names.place(&request.key)?;
+        let attempt = self.attempt_at(&place, request).await?;
+        if let (Attempt::Busy(_), Intent::Queue) = (&attempt, request.intent) {
+            self.ears.queued(&place.lock);
+        }
+        Ok(attempt)
+    }
+
+    async fn attempt_at(
+        &self,
+        place: &Place,
+        request: &AcquireRequest,
+    ) -> Result<Attempt, LockError> {
+        let (nonce, owner) = (self.nonce(), request.owner.to_text());
+        let queue = match request.intent {
+            Intent::Queue if !self.config.pubsub => 0,
+            Intent::Queue if self.ears.may_be_queued(&place.lock) => 2,
+            Intent::Queue => 1,
+            _ => 0,
+        };
+        let answer = self
+            .run(&self.scripts.acquire, 3, |command| {
+                command.arg(&place.lock).arg(&place.fence).arg(&place.waiters).arg(nonce);
+                command
+                    .arg(request.secret.expose())
+                    .arg(millis(request.ttl))
+                    .arg(&owner)
+                    .arg(queue);
+                command.arg(self.entry(&request.secret)).arg(millis(QUEUE_LIFE));
+            })
+            .await?;
+        let mut answer = Answer::open(answer, nonce)?;
+        match answer.tag {
+            b'G' => {
+                let mut lease = Lease::new(answer.some_fence()?, answer.lease()?);
+                if let Ok(others) = usize::try_from(answer.integer()?) {
+                    lease = lease.contended(others > 0);
+                }
+                answer.end()?;
+                Ok(Attempt::Granted(lease))
+            }
+            b'B' => {
+                let (left, now, description) = (answer.left()?, answer.clock()?, answer.text()?);
+                answer.end()?;
+                let mut busy = Busy::held_by(holder(request.key.clone(), &description, left, now));
+                if left == Left::Gone {
+                    busy = busy.retry_after(Duration::ZERO);
+                } else if queue > 0 {
+                    let after =
+                        busy.retry_after.map_or(QUEUE_REFRESH, |left| left.min(QUEUE_REFRESH));
+                    busy = busy.retry_after(after);
+                }
+                Ok(Attempt::Busy(busy))
+            }
+            _ => answer.unexpected(),
+        }
+    }
+
+    pub(crate) async fn give_back(&self, key: &Key, secret: &Secret) -> Result<Release, LockError> {
+        self.give_back_at(&self.names.place(key)?, secret).await
+    }
+
+    async fn give_back_at(&self, place: &Place, secret: &Secret) -> Result<Release, LockError> {
+        let nonce = self.nonce();
+        let answer = self
+            .run(&self.scripts.release, 2, |command| {
+                command.arg(&place.lock).arg(&place.waiters).arg(nonce).arg(secret.expose());
+                command.arg(self.entry(secret)).arg(&place.channel);
+            })
+            .await?;
+        released(Answer::open(answer, nonce)?)
+    }
+
+    pub(crate) async fn force_free(&self, key: &Key, fence: Fence) -> Result<Release, LockError> {
+        let (place, nonce) = (self.names.place(key)?, self.nonce());
+        let answer = self
+            .run(&self.scripts.force_release, 2, |command| {
+                command.arg(&place.lock).arg(&place.waiters).arg(nonce).arg(fence.get());
+                command.arg(&place.channel);
+            })
+            .await?;
+        released(Answer::open(answer, nonce)?)
+    }
+
+    pub(crate) async fn prolong(
+        &self,
+        leases: &[ExtendRequest],
+    ) -> Result<Vec<Result<Extension, LockError>>, LockError> {
+        let mut answers = Vec::with_capacity(leases.len());
+        for batch in leases.chunks(MAX_BATCH) {
+            let places = batch
+                .iter()
+                .map(|lease| self.names.place(&lease.key))
+                .collect::<Result<Vec<_>, _>>()?;
+            self.prolong_at(&places, batch, &mut answers).await?;
+        }
+        Ok(answers)
+    }
+
+    async fn prolong_at(
+        &self,
+        places: &[Place],
+        leases: &[ExtendRequest],
+        answers: &mut Vec<Result<Extension, LockError>>,
+    ) -> Result<(), LockError> {
+        let nonce = self.nonce();
+        let answer = self
+            .run(&self.scripts.extend, places.len(), |command| {
+                for place in places {
+                    command.arg(&place.lock);
+                }
+                command.arg(nonce);
+                for lease in leases {
+                    let (how, span) = match lease.by {
+                        ExtendBy::Add(span) => ("A", span),
+                        ExtendBy::AtLeast(span) => ("L", span),
+                        _ => ("L", Duration::ZERO),
+                    };
+                    command.arg(lease.secret.expose()).arg(how).arg(millis(span));
+                }
+            })
+            .await?;
+        let mut answer = Answer::open(answer, nonce)?;
+        if answer.tag != b'E' {
+            return answer.unexpected();
+        }
+        for _ in places {
+            let (fence, left) = (answer.fence()?, answer.lease()?);
+            answers.push(Ok(match fence {
+                Some(fence) => Extension::Extended(Lease::new(fence, left)),
+                None => Extension::NotHeld,
+            }));
+        }
+        answer.end()
+    }
+
+    pub(crate) async fn hand_over(&self, request: &TransferRequest) -> Result<Transfer, LockError> {
+        let to = &request.to;
+        let (place, nonce, owner) = (self.names.place(&to.key)?, self.nonce(), to.owner.to_text());
+        let answer = self
+            .run(&self.scripts.transfer, 2, |command| {
+                command.arg(&place.lock).arg(&place.fence).arg(nonce).arg(request.from.expose());
+                command.arg(to.secret.expose()).arg(millis(to.ttl)).arg(&owner);
+            })
+            .await?;
+        let mut answer = Answer::open(answer, nonce)?;
+        match answer.tag {
+            b'T' => {
+                let lease = Lease::new(answer.some_fence()?, answer.lease()?);
+                let lease = lease.contended(answer.integer()? > 0);
+                answer.end()?;
+                Ok(Transfer::Transferred(lease))
+            }
+            b'N' => answer.end().map(|()| Transfer::NotHeld),
+            _ => answer.unexpected(),
+        }
+    }
+
+    pub(crate) async fn attempt_all(
+        &self,
+        requests: &[AcquireRequest],
+    ) -> Result<ManyAttempt, LockError> {
+        let mut seen = HashSet::new();
+        if let Some(twice) = requests.iter().find(|request| !seen.insert(&request.key)) {
+            return Err(LockError::invalid_config("a key was named twice in one acquire")
+                .with_key(&twice.key));
+        }
+        let Some(first) = requests.first() else { return Ok(ManyAttempt::Granted(Vec::new())) };
+        let places = requests
+            .iter()
+            .map(|request| self.names.place(&request.key))
+            .collect::<Result<Vec<_>, _>>()?;
+        let nonce = self.nonce();
+        let answer = self
+            .run(&self.scripts.acquire_many, places.len() + 1, |command| {
+                command.arg(&places[0].fence);
+                for place in &places {
+                    command.arg(&place.lock);
+                }
+                command.arg(nonce);
+                for request in requests {
+                    command.arg(request.secret.expose()).arg(millis(request.ttl));
+                    command.arg(request.owner.to_text());
+                }
+            })
+            .await
+            .map_err(|error| error.with_key(&first.key))?;
+        let mut answer = Answer::open(answer, nonce)?;
+        match answer.tag {
+            b'M' => {
+                let mut leases = Vec::with_capacity(requests.len());
+                for _ in requests {
+                    leases.push(Lease::new(answer.some_fence()?, answer.lease()?));
+                }
+                answer.end()?;
+                Ok(ManyAttempt::Granted(leases))
+            }
+            b'B' => {
+                let busy = usize::try_from(answer.integer()?).ok().and_then(|n| n.checked_sub(1));
+                let (left, now, description) = (answer.left()?, answer.clock()?, answer.text()?);
+                let Some(request) = busy.and_then(|n| requests.get(n)) else {
+                    return answer.unexpected();
+                };
+                answer.end()?;
+                let holder = holder(request.key.clone(), &description, left, now);
+                Ok(ManyAttempt::Busy(request.key.clone(), Busy::held_by(holder)))
+            }
+            _ => answer.unexpected(),
+        }
+    }
+
+    /// Who holds `keys`; those that are free are left out.
+    pub(crate) async fn holders(&self, keys: &[Key]) -> Result<Vec<Holder>, LockError> {
+        let places = keys.iter().map(|key| self.names.place(key)).collect::<Result<Vec<_>, _>>()?;
+        let nonce = self.nonce();
+        let answer = self
+            .run(&self.scripts.lookup, places.len(), |command| {
+                for place in &places {
+                    command.arg(&place.lock);
+                }
+                command.arg(nonce);
+            })
+            .await?;
+        let mut answer = Answer::open(answer, nonce)?;
+        if answer.tag != b'L' {
+            return answer.unexpected();
+        }
+        let now = answer.clock()?;
+        let mut holders = Vec::new();
+        for key in keys {
+            let (description, left) = (answer.text()?, answer.left()?);
+            if left != Left::Gone {
+                holders.push(holder(key.clone(), &description, left, now));
+            }
+        }
+        answer.end()?;
+        Ok(holders)
+    }
+
+    /// Walks over the names that begin like `beginning`. Reads the whole key space of the server, in small steps.
+    pub(crate) async fn find(
+        &self,
+        beginning: &str,
+        limit: usize,
+    ) -> Result<Vec<Holder>, LockError> {
+        let pattern = self.names.pattern(beginning);
+        let (mut cursor, mut seen, mut found) = (0u64, HashSet::new(), Vec::new());
+        while found.len() < limit {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(LIST_STEP);
+            let page = self.link.send(&scan).await.map_err(Fault::explain)?;
+            let (next, names): (u64, Vec<Vec<u8>>) =
+                redis::from_redis_value(page).map_err(|_| {
+                    LockError::internal("the server's answer to SCAN is not what SCAN gives")
+                })?;
+            let keys: Vec<Key> = names
+                .iter()
+                .filter_map(|name| self.names.key(std::str::from_utf8(name).ok()?))
+                .filter(|key| seen.insert(key.clone()))
+                .collect();
+            for keys in keys.chunks(LIST_STEP) {
+                found.extend(self.holders(keys).await?);
+            }
+            cursor = next;
+            if cursor == 0 {
+                break;
+            }
+        }
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    /// Takes, extends and gives back a lock of its own: a missing right shows now and not under load.
+    pub(crate) async fn rehearse(&self) -> Result<(), LockError> {
+        let secret = Secret::generate()?;
+        let place = self.names.rehearsal(self.ears.client());
+        let key = Key::new("rehearsal")?;
+        let request = AcquireRequest::new(key.clone(), secret.clone(), Duration::from_secs(5));
+        self.attempt_at(&place, &request).await?;
+        let again =
+            ExtendRequest::new(key, secret.clone(), ExtendBy::AtLeast(Duration::from_secs(5)));
+        self.prolong_at(std::slice::from_ref(&place), &[again], &mut Vec::new()).await?;
+        self.give_back_at(&place, &secret).await.map(drop)
+    }
+}
+
+fn released(answer: Answer) -> Result<Release, LockError> {
+    match answer.tag {
+        b'R' => answer.end().map(|()| Release::Released),
+        b'N' => answer.end().map(|()| Release::NotHeld),
+        _ => answer.unexpected(),
+    }
+}
