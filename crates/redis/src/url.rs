@@ -92,7 +92,7 @@ fn host(text: &str) -> Result<(String, Option<u16>), LockError> {
     if name.is_empty() {
         return Err(wrong("a host is empty"));
     }
-    if name.contains(|c: char| c.is_whitespace() || c.is_control() || c == ':' && port.is_some()) {
+    if name.contains(|c: char| c.is_whitespace() || c.is_control()) {
         return Err(wrong("a host has characters that no host has"));
     }
     Ok((decode(name)?, port))
