@@ -318,7 +318,9 @@ impl Backend for MemoryStore {
                 match state.attempt(request, now)? {
                     Attempt::Granted(lease) => leases.push(lease),
                     Attempt::Busy(_) => {
-                        return Err(LockError::internal("the same key was asked for by two owners"));
+                        return Err(LockError::internal(
+                            "the same key was asked for by two owners",
+                        ));
                     }
                 }
             }
