@@ -28,20 +28,20 @@ pub(crate) enum Verdict {
     Broken,
 }
 
-/// The server's code for an error, also from inside a script of a Redis before 7, which wraps it.
+/// The server's code for an error, also of one that happened inside a script, where Redis wraps or rewords it.
 pub(crate) fn code(error: &RedisError) -> Option<&str> {
     let code = error.code()?;
-    match error.detail() {
-        Some(detail) if code == "ERR" && detail.contains("_script") => {
-            let wrapped = detail.rsplit_once(": -").map(|(_, rest)| rest)?;
-            wrapped
-                .split(' ')
-                .next()
-                .filter(|word| word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_uppercase()))
-        }
-        _ => Some(code),
+    let Some(detail) = error.detail().filter(|detail| code == "ERR" && detail.contains("script"))
+    else {
+        return Some(code);
+    };
+    if detail.contains("The user executing the script can't") {
+        return Some("NOPERM");
     }
-    .or(Some(code))
+    // Redis before 7: "Error running script (call to f_…): @user_script:4: -OOM command not allowed …".
+    let wrapped = detail.rsplit_once(": -").and_then(|(_, rest)| rest.split(' ').next());
+    let is_code = |word: &&str| word.len() > 2 && word.bytes().all(|b| b.is_ascii_uppercase());
+    Some(wrapped.filter(is_code).unwrap_or(code))
 }
 
 /// What a failure says about its connection.
@@ -181,6 +181,11 @@ mod tests {
                 "ERR Error running script (call to f_x): @user_script:4: @user_script: 4: -OOM command not allowed",
                 ErrorKind::RateLimited,
             ),
+            (
+                "ERR The user executing the script can't run this command or subcommand script: 9b60, on @user_script:3.",
+                ErrorKind::AuthFailed,
+            ),
+            ("ERR user_script:3: attempt to index a nil value script: 9b60", ErrorKind::Internal),
             (
                 "ERR Error running script (call to f_x): @user_script:9: -READONLY You can't write",
                 ErrorKind::Unavailable,

@@ -316,7 +316,12 @@ impl RedisStore {
         let again =
             ExtendRequest::new(key, secret.clone(), ExtendBy::AtLeast(Duration::from_secs(5)));
         self.prolong_at(std::slice::from_ref(&place), &[again], &mut Vec::new()).await?;
-        self.give_back_at(&place, &secret).await.map(drop)
+        match self.give_back_at(&place, &secret).await? {
+            Release::Released => Ok(()),
+            _ => Err(LockError::internal(
+                "a lock taken for a rehearsal was gone at once; does something else delete keys there?",
+            )),
+        }
     }
 }
 

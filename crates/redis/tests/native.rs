@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdtight_core::{
-    AcquireRequest, Backend, ErrorKind, Fence, Intent, ManyAttempt, Owner, Release, Transfer, TransferRequest,
+    AcquireRequest, Backend, ErrorKind, Fence, Intent, ManyAttempt, Owner, Release, Transfer,
+    TransferRequest,
 };
 use holdtight_testkit::servers::Redis;
 use support::{
-    LONG, admin, attempt, busy, connect, count, extend, granted, granted_for, key, lookup, release, secret,
+    LONG, admin, attempt, busy, connect, count, extend, granted, granted_for, key, lookup, release,
+    secret,
 };
 
 const COUNTER: &str = "\"holdtight:\\x01fence\"";

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdtight_core::{
-    AcquireRequest, Attempt, Backend, Busy, ExtendBy, ExtendRequest, Extension, Holder, Intent, Key, Lease,
-    LockError, Release, Secret,
+    AcquireRequest, Attempt, Backend, Busy, ExtendBy, ExtendRequest, Extension, Holder, Intent,
+    Key, Lease, LockError, Release, Secret,
 };
 use holdtight_redis::RedisStore;
 use holdtight_testkit::Proxy;

@@ -1,6 +1,15 @@
+-- The value of a lock, false if there is none. A value of another type is somebody else's lock and reads as
+-- an empty text; any other error, such as a missing right, ends the step before it has done anything.
+local function read(key)
+  local value = redis.pcall('GET', key)
+  if type(value) ~= 'table' then return value end
+  if string.find(value.err, 'WRONGTYPE', 1, true) then return '' end
+  return redis.call('GET', key)
+end
+
 -- A record is 'ht1 SECRET FENCE GRANTED OWNER', one line; a line feed at its end says that somebody waits.
 local function owned(record, secret)
-  return type(record) == 'string' and string.sub(record, 1, #secret + 5) == 'ht1 ' .. secret .. ' '
+  return record and string.sub(record, 1, #secret + 5) == 'ht1 ' .. secret .. ' '
 end
 
 local function fence_of(record)
@@ -9,8 +18,7 @@ end
 
 -- What anybody may know of it: everything but the secret. Empty for a value that is not ours.
 local function described(record)
-  if type(record) ~= 'string' then return '' end
-  return string.match(string.sub(record, 1, 4096), '^ht1 %S+ (%d+ %d+ [^\n]*)\n?$') or ''
+  return record and string.match(string.sub(record, 1, 4096), '^ht1 %S+ (%d+ %d+ [^\n]*)\n?$') or ''
 end
 
 local function awaited(record)

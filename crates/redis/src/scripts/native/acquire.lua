@@ -10,13 +10,12 @@ if not fence then return redis.error_reply(refusal) end
 
 local record = 'ht1 ' .. ARGV[2] .. ' ' .. decimal(fence) .. ' ' .. decimal(now) .. ' ' .. ARGV[4]
 local held = redis.pcall('SET', KEYS[1], record, 'NX', 'PX', ARGV[3], 'GET')
-if type(held) == 'table' and string.find(held.err, 'syntax', 1, true) then
-  -- Redis before 7 does not take NX and GET together.
-  held = redis.pcall('GET', KEYS[1])
+if type(held) == 'table' then
+  -- A value of another type, or a Redis before 7, which does not take NX and GET together. If it was another
+  -- error, it comes again and ends the attempt.
+  held = read(KEYS[1])
   if not held then redis.call('SET', KEYS[1], record, 'PX', ARGV[3]) end
 end
--- A value of another type is somebody else's lock; any other error ends the attempt.
-if type(held) == 'table' and not string.find(held.err, 'WRONGTYPE', 1, true) then return held end
 
 local mine = owned(held, ARGV[2])
 if held and not mine then

@@ -6,7 +6,7 @@
 local now = clock()
 local held = {}
 for i = 2, #KEYS do
-  held[i] = redis.pcall('GET', KEYS[i])
+  held[i] = read(KEYS[i])
   if held[i] and not owned(held[i], ARGV[3 * i - 4]) then
     return {'B', ARGV[1], i - 1, redis.call('PTTL', KEYS[i]), decimal(now), described(held[i])}
   end

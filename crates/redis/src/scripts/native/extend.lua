@@ -5,7 +5,7 @@
 local answer = {'E', ARGV[1]}
 for i, lock in ipairs(KEYS) do
   local secret, how, ms = ARGV[3 * i - 1], ARGV[3 * i], ARGV[3 * i + 1]
-  local held = redis.pcall('GET', lock)
+  local held = read(lock)
   local mine = owned(held, secret)
   answer[2 * i + 1] = mine and fence_of(held) or ''
   answer[2 * i + 2] = mine and prolong(lock, how, ms) or 0

@@ -2,7 +2,7 @@
 -- KEYS  1 lock  2 waiters
 -- ARGV  1 nonce  2 secret  3 waiter entry  4 beginning of a channel
 -- Returns {'R', nonce} released  {'N', nonce} was not held
-local held = redis.pcall('GET', KEYS[1])
+local held = read(KEYS[1])
 if owned(held, ARGV[2]) then
   redis.call('DEL', KEYS[1])
   if awaited(held) then wake(KEYS[2], KEYS[1], ARGV[4]) end

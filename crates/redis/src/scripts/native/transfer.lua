@@ -2,7 +2,7 @@
 -- KEYS  1 lock  2 fence counter
 -- ARGV  1 nonce  2 secret that must hold it  3 next secret  4 next lease in ms  5 next owner text
 -- Returns {'T', nonce, fence, ms left, 1 if others wait, else 0}  {'N', nonce} was not held
-local held = redis.pcall('GET', KEYS[1])
+local held = read(KEYS[1])
 if not owned(held, ARGV[2]) then return {'N', ARGV[1]} end
 local now = clock()
 local fence, refusal = mint(KEYS[2], now)
