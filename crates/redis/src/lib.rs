@@ -16,6 +16,7 @@ mod scripts;
 mod sentinel;
 mod steps;
 mod store;
+mod syncguard;
 #[cfg(feature = "tls")]
 mod tls;
 mod url;
@@ -23,3 +24,4 @@ mod wake;
 
 pub use config::{Layout, RedisConfig};
 pub use store::RedisStore;
+pub use syncguard::syncguard_hash;

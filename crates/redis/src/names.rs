@@ -1,9 +1,12 @@
 //! What things are called in Redis: the lock itself, and the side keys that belong to it.
 //!
-//! A lock is exactly `prefix + key`. Side keys have a control byte after the prefix, which neither a prefix nor a
-//! key can have, so no user's key ever meets one.
+//! A lock is exactly `prefix + key` (in the syncguard layout as that library derives it). Side keys have a control
+//! byte after the prefix, which neither a prefix nor a key can have, so no user's key ever meets one.
 
-use holdtight_core::{Key, LockError};
+use holdtight_core::{Key, KeyForm, LockError, Secret};
+
+use crate::config::Layout;
+use crate::syncguard;
 
 /// Where one lock and its side keys are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,55 +22,85 @@ pub(crate) struct Place {
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
     prefix: String,
+    layout: Layout,
 }
 
 impl Names {
-    pub(crate) fn new(prefix: &str) -> Self {
-        Self { prefix: prefix.to_owned() }
+    pub(crate) fn new(prefix: &str, layout: Layout) -> Self {
+        let prefix = match layout {
+            Layout::Syncguard => prefix.trim_end_matches(':'),
+            Layout::Native | Layout::Token => prefix,
+        };
+        Self { prefix: prefix.to_owned(), layout }
     }
 
     /// The lock called `key` and what belongs to it.
-    #[expect(clippy::unnecessary_wraps, reason = "other layouts refuse some keys")]
     pub(crate) fn place(&self, key: &Key) -> Result<Place, LockError> {
-        let prefix = &self.prefix;
-        Ok(Place {
-            lock: format!("{prefix}{key}"),
-            fence: format!("{prefix}\u{1}fence"),
-            waiters: format!("{prefix}\u{1}wait:{key}"),
-            channel: format!("{prefix}\u{1}wake:"),
-        })
+        let lock = match self.layout {
+            Layout::Native | Layout::Token => format!("{}{key}", self.prefix),
+            Layout::Syncguard => syncguard::lock(&self.prefix, key)?,
+        };
+        self.around(lock, key.as_str())
     }
 
     /// A lock that no user can name, for the store called `client` to try its rights on.
-    pub(crate) fn rehearsal(&self, client: &str) -> Place {
-        let prefix = &self.prefix;
-        Place {
-            lock: format!("{prefix}\u{1}rehearsal:{client}"),
-            fence: format!("{prefix}\u{1}fence"),
-            waiters: format!("{prefix}\u{1}wait:\u{1}{client}"),
-            channel: format!("{prefix}\u{1}wake:"),
+    pub(crate) fn rehearsal(&self, client: &str) -> Result<Place, LockError> {
+        let place = self.around(self.side("rehearsal:", client), &format!("\u{1}{client}"))?;
+        Ok(match self.layout {
+            Layout::Native | Layout::Token => place,
+            // There a counter belongs to one lock and stays for ever; all stores share this one.
+            Layout::Syncguard => Place { fence: self.side("rehearsal", ""), ..place },
+        })
+    }
+
+    fn around(&self, lock: String, key: &str) -> Result<Place, LockError> {
+        Ok(Place {
+            fence: match self.layout {
+                Layout::Native | Layout::Token => self.side("fence", ""),
+                Layout::Syncguard => syncguard::fence(&self.prefix, &lock)?,
+            },
+            waiters: self.side("wait:", key),
+            channel: self.side("wake:", ""),
+            lock,
+        })
+    }
+
+    fn side(&self, kind: &str, rest: &str) -> String {
+        format!("{}\u{1}{kind}{rest}", self.prefix)
+    }
+
+    /// The key beside the lock that belongs to this grant, in layouts that have one.
+    pub(crate) fn beside(&self, place: &Place, secret: &Secret) -> Result<Option<String>, LockError> {
+        match self.layout {
+            Layout::Native => Ok(None),
+            Layout::Token => Ok(Some(self.record(&place.lock))),
+            Layout::Syncguard => syncguard::index(&self.prefix, secret.expose()).map(Some),
         }
     }
 
-    /// The name of the lock called `key`.
-    pub(crate) fn lock(&self, key: &str) -> String {
-        format!("{}{key}", self.prefix)
-    }
-
-    /// The key of the lock called `name`; `None` for side keys and names of others.
-    pub(crate) fn key(&self, name: &str) -> Option<Key> {
-        Key::with_form(name.strip_prefix(&self.prefix)?, holdtight_core::KeyForm::Verbatim).ok()
+    /// Where fence and owner of a lock stand in the token layout.
+    pub(crate) fn record(&self, lock: &str) -> String {
+        self.side("record:", lock.strip_prefix(&self.prefix).unwrap_or(lock))
     }
 
     /// The channel on which the store called `client` listens.
     pub(crate) fn channel(&self, client: &str) -> String {
-        format!("{}\u{1}wake:{client}", self.prefix)
+        self.side("wake:", client)
     }
 
-    /// A glob that finds all locks whose key begins with `beginning`.
+    /// A glob that finds the names of all locks whose key begins with `beginning`, and [`Names::key`] reads them.
+    ///
+    /// Without a prefix every key of the database could be a lock; then only those that were taken by a holdtight
+    /// process are found, by their records.
     pub(crate) fn pattern(&self, beginning: &str) -> String {
+        let name = match self.layout {
+            Layout::Token if self.prefix.is_empty() => self.record(beginning),
+            Layout::Native | Layout::Token => format!("{}{beginning}", self.prefix),
+            Layout::Syncguard if self.prefix.is_empty() => beginning.to_owned(),
+            Layout::Syncguard => format!("{}:{beginning}", self.prefix),
+        };
         let mut glob = String::new();
-        for c in self.lock(beginning).chars() {
+        for c in name.chars() {
             if "*?[]\\^-".contains(c) {
                 glob.push('\\');
             }
@@ -75,5 +108,75 @@ impl Names {
         }
         glob.push('*');
         glob
+    }
+
+    /// The key of the lock that was found under `name`; `None` for side keys and names of others.
+    pub(crate) fn key(&self, name: &str) -> Option<Key> {
+        let rest = match self.layout {
+            Layout::Token if self.prefix.is_empty() => name.strip_prefix("\u{1}record:")?,
+            Layout::Native | Layout::Token => name.strip_prefix(&self.prefix)?,
+            Layout::Syncguard => {
+                let rest = name.strip_prefix(&self.prefix)?;
+                let rest = if self.prefix.is_empty() { rest } else { rest.strip_prefix(':')? };
+                // Hashed names do not tell their keys, and fail here or are not found by their own name.
+                let reserved = rest.starts_with("id:") || rest.starts_with("fence:");
+                (!reserved).then_some(rest)?
+            }
+        };
+        Key::with_form(rest, KeyForm::Verbatim).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LAYOUTS: [Layout; 3] = [Layout::Native, Layout::Token, Layout::Syncguard];
+
+    proptest! {
+        #[test]
+        fn no_two_keys_and_no_side_key_share_a_name(
+            a in "[^\u{0}-\u{1f}\u{7f}-\u{9f}]{1,20}", b in "[^\u{0}-\u{1f}\u{7f}-\u{9f}]{1,20}", prefix in "[a-z:]{0,6}",
+        ) {
+            for layout in LAYOUTS {
+                let names = Names::new(&prefix, layout);
+                let (Ok(key_a), Ok(key_b)) = (Key::new(&a), Key::new(&b)) else { continue };
+                let (Ok(one), Ok(two)) = (names.place(&key_a), names.place(&key_b)) else { continue };
+                prop_assert_eq!(one.lock == two.lock, key_a == key_b);
+                prop_assert_eq!(one.waiters == two.waiters, key_a == key_b);
+                for side in [&two.fence, &two.waiters, &names.record(&two.lock)] {
+                    prop_assert!(one.lock != *side || layout == Layout::Syncguard && side == &two.fence && key_a.as_str().starts_with("fence:"));
+                }
+            }
+        }
+
+        #[test]
+        fn a_lock_that_is_found_is_the_one_that_was_named(key in "[^\u{0}-\u{1f}\u{7f}-\u{9f}]{1,20}") {
+            for layout in LAYOUTS {
+                for prefix in ["", "p:", "holdtight:"] {
+                    let names = Names::new(prefix, layout);
+                    let key = Key::new(&key).unwrap();
+                    let Ok(place) = names.place(&key) else { continue };
+                    let found = if layout == Layout::Token && prefix.is_empty() {
+                        names.record(&place.lock)
+                    } else {
+                        place.lock.clone()
+                    };
+                    prop_assert_eq!(names.key(&found), Some(key));
+                    prop_assert_eq!(names.key(&place.waiters), None);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_lock_is_exactly_prefix_and_key() {
+        let key = Key::new("user:1").unwrap();
+        let lock = |prefix, layout| Names::new(prefix, layout).place(&key).unwrap().lock;
+        assert_eq!(lock("lock:", Layout::Native), "lock:user:1");
+        assert_eq!(lock("", Layout::Token), "user:1");
+        assert_eq!(lock("syncguard::", Layout::Syncguard), "syncguard:user:1");
     }
 }

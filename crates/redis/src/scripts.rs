@@ -6,6 +6,8 @@
 
 use std::sync::LazyLock;
 
+use crate::config::Layout;
+
 /// One script as it is sent.
 #[derive(Debug)]
 pub(crate) struct Script {
@@ -23,7 +25,8 @@ pub(crate) struct ScriptSet {
     pub(crate) transfer: Script,
     pub(crate) lookup: Script,
     pub(crate) force_release: Script,
-    pub(crate) acquire_many: Script,
+    /// Only where all keys of several locks can be named in advance.
+    pub(crate) acquire_many: Option<Script>,
 }
 
 /// How a script announces: to the whole server, or within one shard of a cluster.
@@ -35,7 +38,10 @@ pub(crate) enum Announce {
 
 const CLOCK: &str = include_str!("scripts/lib/clock.lua");
 const MINT: &str = include_str!("scripts/lib/mint.lua");
+const READ: &str = include_str!("scripts/lib/read.lua");
 const RECORD: &str = include_str!("scripts/lib/record.lua");
+const BESIDE: &str = include_str!("scripts/lib/beside.lua");
+const SYNCGUARD: &str = include_str!("scripts/syncguard/lib.lua");
 const LEASE: &str = include_str!("scripts/lib/lease.lua");
 const WAKE: &str = include_str!("scripts/lib/wake.lua");
 
@@ -60,28 +66,72 @@ macro_rules! body {
     };
 }
 
-fn native_set(announce: Announce) -> ScriptSet {
+fn native(announce: Announce) -> ScriptSet {
     let make = |name, parts: &[&str]| script(name, announce, parts);
     ScriptSet {
-        acquire: make("acquire", &[CLOCK, MINT, RECORD, LEASE, body!("native", "acquire")]),
-        release: make("release", &[RECORD, WAKE, body!("native", "release")]),
-        extend: make("extend", &[CLOCK, RECORD, LEASE, body!("native", "extend")]),
-        transfer: make("transfer", &[CLOCK, MINT, RECORD, body!("native", "transfer")]),
-        lookup: make("lookup", &[CLOCK, RECORD, body!("native", "lookup")]),
-        force_release: make("force_release", &[RECORD, WAKE, body!("native", "force_release")]),
-        acquire_many: make(
+        acquire: make("acquire", &[CLOCK, MINT, READ, RECORD, LEASE, body!("native", "acquire")]),
+        release: make("release", &[READ, RECORD, WAKE, body!("native", "release")]),
+        extend: make("extend", &[CLOCK, READ, RECORD, LEASE, body!("native", "extend")]),
+        transfer: make("transfer", &[CLOCK, MINT, READ, RECORD, body!("native", "transfer")]),
+        lookup: make("lookup", &[CLOCK, READ, RECORD, body!("native", "lookup")]),
+        force_release: make("force_release", &[READ, RECORD, WAKE, body!("native", "force_release")]),
+        acquire_many: Some(make(
             "acquire_many",
-            &[CLOCK, MINT, RECORD, LEASE, body!("native", "acquire_many")],
-        ),
+            &[CLOCK, MINT, READ, RECORD, LEASE, body!("native", "acquire_many")],
+        )),
     }
 }
 
-/// The scripts of the native layout.
-pub(crate) fn native(announce: Announce) -> &'static ScriptSet {
-    static SERVER: LazyLock<ScriptSet> = LazyLock::new(|| native_set(Announce::Server));
-    static SHARD: LazyLock<ScriptSet> = LazyLock::new(|| native_set(Announce::Shard));
-    match announce {
+fn token(announce: Announce) -> ScriptSet {
+    let make = |name, parts: &[&str]| script(name, announce, parts);
+    ScriptSet {
+        acquire: make(
+            "acquire",
+            &[CLOCK, MINT, READ, RECORD, LEASE, BESIDE, body!("token", "acquire")],
+        ),
+        release: make("release", &[READ, WAKE, body!("token", "release")]),
+        extend: make(
+            "extend",
+            &[CLOCK, MINT, READ, RECORD, LEASE, BESIDE, body!("token", "extend")],
+        ),
+        transfer: make("transfer", &[CLOCK, MINT, READ, BESIDE, body!("token", "transfer")]),
+        lookup: make("lookup", &[CLOCK, READ, RECORD, body!("token", "lookup")]),
+        force_release: make("force_release", &[READ, RECORD, WAKE, body!("token", "force_release")]),
+        acquire_many: None,
+    }
+}
+
+fn syncguard(announce: Announce) -> ScriptSet {
+    let make = |name, parts: &[&str]| script(name, announce, parts);
+    ScriptSet {
+        acquire: make("acquire", &[CLOCK, READ, SYNCGUARD, body!("syncguard", "acquire")]),
+        release: make("release", &[CLOCK, READ, SYNCGUARD, WAKE, body!("syncguard", "release")]),
+        extend: make("extend", &[CLOCK, READ, SYNCGUARD, body!("syncguard", "extend")]),
+        transfer: make("transfer", &[CLOCK, READ, SYNCGUARD, body!("syncguard", "transfer")]),
+        lookup: make("lookup", &[CLOCK, READ, SYNCGUARD, body!("syncguard", "lookup")]),
+        force_release: make(
+            "force_release",
+            &[READ, SYNCGUARD, WAKE, body!("syncguard", "force_release")],
+        ),
+        acquire_many: None,
+    }
+}
+
+/// The scripts of a layout.
+pub(crate) fn set(layout: Layout, announce: Announce) -> &'static ScriptSet {
+    type Sets = LazyLock<[ScriptSet; 3]>;
+    fn make(announce: Announce) -> [ScriptSet; 3] {
+        [native(announce), token(announce), syncguard(announce)]
+    }
+    static SERVER: Sets = LazyLock::new(|| make(Announce::Server));
+    static SHARD: Sets = LazyLock::new(|| make(Announce::Shard));
+    let sets = match announce {
         Announce::Server => &SERVER,
         Announce::Shard => &SHARD,
+    };
+    match layout {
+        Layout::Native => &sets[0],
+        Layout::Token => &sets[1],
+        Layout::Syncguard => &sets[2],
     }
 }

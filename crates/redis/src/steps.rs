@@ -8,6 +8,7 @@ use holdtight_core::{
     Lease, LockError, ManyAttempt, Release, Secret, Transfer, TransferRequest,
 };
 
+use crate::config::Layout;
 use crate::connection::Fault;
 use crate::names::Place;
 use crate::reply::{Answer, Left, holder};
@@ -54,15 +55,20 @@ impl RedisStore {
             Intent::Queue => 1,
             _ => 0,
         };
+        let beside = self.names.beside(place, &request.secret)?;
         let answer = self
-            .run(&self.scripts.acquire, 3, |command| {
-                command.arg(&place.lock).arg(&place.fence).arg(&place.waiters).arg(nonce);
+            .run(&self.scripts.acquire, 3 + usize::from(beside.is_some()), |command| {
+                command.arg(&place.lock).arg(&place.fence).arg(&place.waiters).arg(&beside);
+                command.arg(nonce);
                 command
                     .arg(request.secret.expose())
                     .arg(millis(request.ttl))
                     .arg(&owner)
                     .arg(queue);
                 command.arg(self.entry(&request.secret)).arg(millis(QUEUE_LIFE));
+                if self.config.layout == Layout::Syncguard {
+                    command.arg(request.key.as_str());
+                }
             })
             .await?;
         let mut answer = Answer::open(answer, nonce)?;
@@ -98,9 +104,11 @@ impl RedisStore {
 
     async fn give_back_at(&self, place: &Place, secret: &Secret) -> Result<Release, LockError> {
         let nonce = self.nonce();
+        let beside = self.names.beside(place, secret)?;
         let answer = self
-            .run(&self.scripts.release, 2, |command| {
-                command.arg(&place.lock).arg(&place.waiters).arg(nonce).arg(secret.expose());
+            .run(&self.scripts.release, 2 + usize::from(beside.is_some()), |command| {
+                command.arg(&place.lock).arg(&place.waiters).arg(&beside).arg(nonce);
+                command.arg(secret.expose());
                 command.arg(self.entry(secret)).arg(&place.channel);
             })
             .await?;
@@ -109,9 +117,14 @@ impl RedisStore {
 
     pub(crate) async fn force_free(&self, key: &Key, fence: Fence) -> Result<Release, LockError> {
         let (place, nonce) = (self.names.place(key)?, self.nonce());
+        let beside = match self.config.layout {
+            Layout::Native | Layout::Syncguard => None,
+            Layout::Token => Some(self.names.record(&place.lock)),
+        };
         let answer = self
-            .run(&self.scripts.force_release, 2, |command| {
-                command.arg(&place.lock).arg(&place.waiters).arg(nonce).arg(fence.get());
+            .run(&self.scripts.force_release, 2 + usize::from(beside.is_some()), |command| {
+                command.arg(&place.lock).arg(&place.waiters).arg(&beside).arg(nonce);
+                command.arg(fence.get());
                 command.arg(&place.channel);
             })
             .await?;
@@ -140,11 +153,17 @@ impl RedisStore {
         answers: &mut Vec<Result<Extension, LockError>>,
     ) -> Result<(), LockError> {
         let nonce = self.nonce();
+        let mut keys = Vec::with_capacity(2 * places.len() + 1);
+        if self.config.layout == Layout::Token {
+            keys.extend(places.first().map(|place| place.fence.clone()));
+        }
+        for (place, lease) in places.iter().zip(leases) {
+            keys.push(place.lock.clone());
+            keys.extend(self.names.beside(place, &lease.secret)?);
+        }
         let answer = self
-            .run(&self.scripts.extend, places.len(), |command| {
-                for place in places {
-                    command.arg(&place.lock);
-                }
+            .run(&self.scripts.extend, keys.len(), |command| {
+                command.arg(&keys);
                 command.arg(nonce);
                 for lease in leases {
                     let (how, span) = match lease.by {
@@ -173,9 +192,14 @@ impl RedisStore {
     pub(crate) async fn hand_over(&self, request: &TransferRequest) -> Result<Transfer, LockError> {
         let to = &request.to;
         let (place, nonce, owner) = (self.names.place(&to.key)?, self.nonce(), to.owner.to_text());
+        let mut beside = Vec::from_iter(self.names.beside(&place, &request.from)?);
+        if self.config.layout == Layout::Syncguard {
+            beside.extend(self.names.beside(&place, &to.secret)?);
+        }
         let answer = self
-            .run(&self.scripts.transfer, 2, |command| {
-                command.arg(&place.lock).arg(&place.fence).arg(nonce).arg(request.from.expose());
+            .run(&self.scripts.transfer, 3 + beside.len(), |command| {
+                command.arg(&place.lock).arg(&place.fence).arg(&place.waiters).arg(&beside);
+                command.arg(nonce).arg(request.from.expose());
                 command.arg(to.secret.expose()).arg(millis(to.ttl)).arg(&owner);
             })
             .await?;
@@ -196,6 +220,9 @@ impl RedisStore {
         &self,
         requests: &[AcquireRequest],
     ) -> Result<ManyAttempt, LockError> {
+        let Some(script) = &self.scripts.acquire_many else {
+            return Err(LockError::unsupported("this layout cannot take several keys in one step"));
+        };
         let mut seen = HashSet::new();
         if let Some(twice) = requests.iter().find(|request| !seen.insert(&request.key)) {
             return Err(LockError::invalid_config("a key was named twice in one acquire")
@@ -208,7 +235,7 @@ impl RedisStore {
             .collect::<Result<Vec<_>, _>>()?;
         let nonce = self.nonce();
         let answer = self
-            .run(&self.scripts.acquire_many, places.len() + 1, |command| {
+            .run(script, places.len() + 1, |command| {
                 command.arg(&places[0].fence);
                 for place in &places {
                     command.arg(&place.lock);
@@ -309,7 +336,7 @@ impl RedisStore {
     /// Takes, extends and gives back a lock of its own: a missing right shows now and not under load.
     pub(crate) async fn rehearse(&self) -> Result<(), LockError> {
         let secret = Secret::generate()?;
-        let place = self.names.rehearsal(self.ears.client());
+        let place = self.names.rehearsal(self.ears.client())?;
         let key = Key::new("rehearsal")?;
         let request = AcquireRequest::new(key.clone(), secret.clone(), Duration::from_secs(5));
         self.attempt_at(&place, &request).await?;

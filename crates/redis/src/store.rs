@@ -68,7 +68,7 @@ impl RedisStore {
     pub async fn open(config: RedisConfig) -> Result<Self, LockError> {
         let config = Arc::new(config);
         let ears = Ears::new()?;
-        let names = Names::new(config.effective_prefix());
+        let names = Names::new(config.effective_prefix(), config.layout);
         let channel = config.pubsub.then(|| names.channel(ears.client()));
         let target = match &config.topology {
             Topology::Server(address) => Target::Fixed(address.clone()),
@@ -80,12 +80,7 @@ impl RedisStore {
             }
         };
         let link = Link::new(target, Arc::clone(&config), Arc::clone(&ears), channel);
-        let scripts = match config.layout {
-            Layout::Native => crate::scripts::native(Announce::Server),
-            Layout::Token | Layout::Syncguard => {
-                return Err(LockError::unsupported("this layout is not supported yet"));
-            }
-        };
+        let scripts = crate::scripts::set(config.layout, Announce::Server);
         let nonce = AtomicU64::new(fastrand::u64(..) >> 1);
         let mut store = Self { config, link, ears, names, scripts, nonce, wake_ups: WakeUps::None };
         if store.link.listens().await? {
@@ -155,12 +150,17 @@ impl Backend for RedisStore {
             Layout::Native | Layout::Syncguard => KeyForm::Nfc,
             Layout::Token => KeyForm::Verbatim,
         };
+        // In syncguard contenders wait out its tolerance after the end of a lease.
+        let ttl_slack = match self.config.layout {
+            Layout::Native | Layout::Token => Duration::from_millis(1),
+            Layout::Syncguard => Duration::from_millis(1001),
+        };
         Capabilities::new("redis")
             .key_form(key_form)
-            .ttl_slack(Duration::from_millis(1))
+            .ttl_slack(ttl_slack)
             .wake_ups(self.wake_ups)
             .transfer(true)
-            .acquire_many(true)
+            .acquire_many(self.scripts.acquire_many.is_some())
             .force_release(true)
             .max_batch(MAX_BATCH)
     }

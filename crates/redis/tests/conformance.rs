@@ -71,6 +71,9 @@ macro_rules! fixture {
 fixture!(Pushed, "redis", "");
 fixture!(Polled, "redis-without-pubsub", "&pubsub=off");
 
+fixture!(Token, "redis-token", "&layout=token");
+fixture!(Syncguard, "redis-syncguard", "&layout=syncguard");
+
 fn main() {
-    Suite::new().on::<Pushed>().on::<Polled>().run();
+    Suite::new().on::<Pushed>().on::<Polled>().on::<Token>().on::<Syncguard>().run();
 }

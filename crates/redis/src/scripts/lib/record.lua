@@ -1,12 +1,3 @@
--- The value of a lock, false if there is none. A value of another type is somebody else's lock and reads as
--- an empty text; any other error, such as a missing right, ends the step before it has done anything.
-local function read(key)
-  local value = redis.pcall('GET', key)
-  if type(value) ~= 'table' then return value end
-  if string.find(value.err, 'WRONGTYPE', 1, true) then return '' end
-  return redis.call('GET', key)
-end
-
 -- A record is 'ht1 SECRET FENCE GRANTED OWNER', one line; a line feed at its end says that somebody waits.
 local function owned(record, secret)
   return record and string.sub(record, 1, #secret + 5) == 'ht1 ' .. secret .. ' '

@@ -1,5 +1,5 @@
 -- Hands a held lock to another owner.
--- KEYS  1 lock  2 fence counter
+-- KEYS  1 lock  2 fence counter  3 waiters (the mark in the record tells of them)
 -- ARGV  1 nonce  2 secret that must hold it  3 next secret  4 next lease in ms  5 next owner text
 -- Returns {'T', nonce, fence, ms left, 1 if others wait, else 0}  {'N', nonce} was not held
 local held = read(KEYS[1])
