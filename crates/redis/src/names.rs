@@ -70,7 +70,11 @@ impl Names {
     }
 
     /// The key beside the lock that belongs to this grant, in layouts that have one.
-    pub(crate) fn beside(&self, place: &Place, secret: &Secret) -> Result<Option<String>, LockError> {
+    pub(crate) fn beside(
+        &self,
+        place: &Place,
+        secret: &Secret,
+    ) -> Result<Option<String>, LockError> {
         match self.layout {
             Layout::Native => Ok(None),
             Layout::Token => Ok(Some(self.record(&place.lock))),

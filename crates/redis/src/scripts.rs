@@ -74,7 +74,10 @@ fn native(announce: Announce) -> ScriptSet {
         extend: make("extend", &[CLOCK, READ, RECORD, LEASE, body!("native", "extend")]),
         transfer: make("transfer", &[CLOCK, MINT, READ, RECORD, body!("native", "transfer")]),
         lookup: make("lookup", &[CLOCK, READ, RECORD, body!("native", "lookup")]),
-        force_release: make("force_release", &[READ, RECORD, WAKE, body!("native", "force_release")]),
+        force_release: make(
+            "force_release",
+            &[READ, RECORD, WAKE, body!("native", "force_release")],
+        ),
         acquire_many: Some(make(
             "acquire_many",
             &[CLOCK, MINT, READ, RECORD, LEASE, body!("native", "acquire_many")],
@@ -96,7 +99,10 @@ fn token(announce: Announce) -> ScriptSet {
         ),
         transfer: make("transfer", &[CLOCK, MINT, READ, BESIDE, body!("token", "transfer")]),
         lookup: make("lookup", &[CLOCK, READ, RECORD, body!("token", "lookup")]),
-        force_release: make("force_release", &[READ, RECORD, WAKE, body!("token", "force_release")]),
+        force_release: make(
+            "force_release",
+            &[READ, RECORD, WAKE, body!("token", "force_release")],
+        ),
         acquire_many: None,
     }
 }

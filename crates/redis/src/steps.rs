@@ -274,14 +274,17 @@ impl RedisStore {
 
     /// Who holds `keys`; those that are free are left out.
     pub(crate) async fn holders(&self, keys: &[Key]) -> Result<Vec<Holder>, LockError> {
-        let places = keys.iter().map(|key| self.names.place(key)).collect::<Result<Vec<_>, _>>()?;
+        let mut names = Vec::with_capacity(2 * keys.len());
+        for key in keys {
+            let lock = self.names.place(key)?.lock;
+            let record = (self.config.layout == Layout::Token).then(|| self.names.record(&lock));
+            names.push(lock);
+            names.extend(record);
+        }
         let nonce = self.nonce();
         let answer = self
-            .run(&self.scripts.lookup, places.len(), |command| {
-                for place in &places {
-                    command.arg(&place.lock);
-                }
-                command.arg(nonce);
+            .run(&self.scripts.lookup, names.len(), |command| {
+                command.arg(&names).arg(nonce);
             })
             .await?;
         let mut answer = Answer::open(answer, nonce)?;
