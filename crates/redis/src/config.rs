@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use holdtight_core::LockError;
 
+use crate::slots::hash_tag;
 use crate::url::Parts;
 
 /// How locks are written: whom they are shared with.
@@ -311,6 +312,11 @@ impl RedisConfig {
                 return Err(invalid("a cluster has only database 0"));
             }
             let brace = prefix.find('{').map(|at| &prefix[at + 1..]);
+            if self.layout == Layout::Syncguard && hash_tag(prefix).is_none() {
+                return Err(invalid(
+                    "on a cluster the syncguard layout needs a prefix with a hash tag, like {syncguard}, on both sides",
+                ));
+            }
             if brace.is_some_and(|rest| rest.find('}').is_none_or(|end| end == 0)) {
                 return Err(invalid(
                     "on a cluster a '{' in the prefix needs a hash tag and a '}' after it",
@@ -452,6 +458,7 @@ mod tests {
             "redis://h?layout=syncguard&prefix=my-fence",
             "redis+sentinel://h",
             "redis+cluster://h/1",
+            "redis+cluster://h?layout=syncguard",
             "redis+cluster://h?prefix=a{b",
             "redis+cluster://h?prefix=a{}b",
             "redis+unix://h/sock",

@@ -4,8 +4,9 @@
 //! what happened to a request whose answer is lost. It never repeats a request; what an error means for a step
 //! is `error.rs`'s affair.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use holdtight_core::LockError;
@@ -17,7 +18,7 @@ use redis::{
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::config::{Credentials, RedisConfig};
-use crate::error::{Stage, Verdict, explain, verdict};
+use crate::error::{Stage, Verdict, code, explain, verdict};
 use crate::wake::Ears;
 
 /// After so many requests in a row without an answer the connection counts as cut.
@@ -47,6 +48,11 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
+    /// The server does not know a script: nothing was done.
+    pub(crate) fn is_noscript(&self) -> bool {
+        matches!(self, Self::Sent(error) if code(error) == Some("NOSCRIPT"))
+    }
+
     pub(crate) fn explain(self) -> LockError {
         match self {
             Self::Unsent(error) => error,
@@ -62,6 +68,8 @@ pub(crate) struct Link {
     ears: Arc<Ears>,
     /// Where this store listens; `None` with pub/sub off.
     channel: Option<String>,
+    /// Where it also listens, on a node of a cluster.
+    shards: Mutex<BTreeSet<String>>,
     current: Mutex<Option<Arc<Wire>>>,
     /// Held while a connection is being opened: one at a time, whoever else comes shares the result.
     gate: tokio::sync::Mutex<Trouble>,
@@ -96,6 +104,7 @@ impl Link {
             config,
             ears,
             channel,
+            shards: Mutex::default(),
             current: Mutex::default(),
             gate: tokio::sync::Mutex::default(),
             tries: AtomicU32::new(0),
@@ -120,6 +129,28 @@ impl Link {
     /// Whether messages reach this store, once it is connected.
     pub(crate) async fn listens(&self) -> Result<bool, LockError> {
         Ok(self.wire().await?.listening)
+    }
+
+    /// Listens to a channel of this shard, now and after every reconnect; `false` if this user may not.
+    pub(crate) async fn listen_to_shard(&self, channel: &str) -> Result<bool, LockError> {
+        let wire = self.wire().await?;
+        if self.shards().contains(channel) {
+            return Ok(true);
+        }
+        let answer = wire.connection.clone().send_packed_command(&ssubscribe(channel)).await;
+        match self.judge(&wire, answer.and_then(Value::extract_error)) {
+            Ok(_) => {
+                self.shards().insert(channel.to_owned());
+                Ok(true)
+            }
+            // No right, or a server that has no shards: waiters poll.
+            Err(Fault::Sent(error)) if matches!(code(&error), Some("NOPERM" | "ERR")) => Ok(false),
+            Err(fault) => Err(fault.explain()),
+        }
+    }
+
+    fn shards(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.shards.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn judge<T>(&self, wire: &Arc<Wire>, answer: Result<T, RedisError>) -> Result<T, Fault> {
@@ -225,10 +256,18 @@ impl Link {
             if let Some(channel) = &self.channel {
                 match connection.subscribe(channel).await {
                     Ok(()) => listening = true,
-                    Err(error) if crate::error::code(&error) == Some("NOPERM") => {
+                    Err(error) if code(&error) == Some("NOPERM") => {
                         tracing::warn!("this Redis user may not subscribe; waiters will poll");
                     }
                     Err(error) => return Err(error),
+                }
+            }
+            // A shard that has moved away since is not ours to listen to any more.
+            let shards = self.shards().clone();
+            for channel in shards {
+                let answer = connection.send_packed_command(&ssubscribe(&channel)).await?;
+                if answer.extract_error().is_err() {
+                    self.shards().remove(&channel);
                 }
             }
             Ok::<_, RedisError>((connection, listening))
@@ -243,6 +282,12 @@ impl Link {
         };
         Ok(Wire { connection, broken, silent: AtomicU32::new(0), listening })
     }
+}
+
+fn ssubscribe(channel: &str) -> Cmd {
+    let mut command = redis::cmd("SSUBSCRIBE");
+    command.arg(channel);
+    command
 }
 
 /// Full jitter, doubling: a thousand clients of a server that comes back do not come at once.

@@ -6,14 +6,17 @@
 //!
 //! Features: `tls` (on by default) for `rediss://` URLs.
 
+mod cluster;
 mod config;
 mod connection;
 mod error;
+mod fabric;
 mod names;
 mod probe;
 mod reply;
 mod scripts;
 mod sentinel;
+mod slots;
 mod steps;
 mod store;
 mod syncguard;

@@ -6,6 +6,7 @@
 use holdtight_core::{Key, KeyForm, LockError, Secret};
 
 use crate::config::Layout;
+use crate::slots::{hash_tag, slot, tag};
 use crate::syncguard;
 
 /// Where one lock and its side keys are.
@@ -23,15 +24,18 @@ pub(crate) struct Place {
 pub(crate) struct Names {
     prefix: String,
     layout: Layout,
+    /// On a cluster without a hash tag in the prefix, side keys carry one that leads them to their lock's slot.
+    tagged: bool,
 }
 
 impl Names {
-    pub(crate) fn new(prefix: &str, layout: Layout) -> Self {
+    pub(crate) fn new(prefix: &str, layout: Layout, cluster: bool) -> Self {
         let prefix = match layout {
             Layout::Syncguard => prefix.trim_end_matches(':'),
             Layout::Native | Layout::Token => prefix,
         };
-        Self { prefix: prefix.to_owned(), layout }
+        let tagged = cluster && hash_tag(prefix).is_none();
+        Self { prefix: prefix.to_owned(), layout, tagged }
     }
 
     /// The lock called `key` and what belongs to it.
@@ -45,28 +49,34 @@ impl Names {
 
     /// A lock that no user can name, for the store called `client` to try its rights on.
     pub(crate) fn rehearsal(&self, client: &str) -> Result<Place, LockError> {
-        let place = self.around(self.side("rehearsal:", client), &format!("\u{1}{client}"))?;
+        let lock = format!("{}\u{1}rehearsal:{client}", self.prefix);
+        let place = self.around(lock, &format!("\u{1}{client}"))?;
         Ok(match self.layout {
             Layout::Native | Layout::Token => place,
             // There a counter belongs to one lock and stays for ever; all stores share this one.
-            Layout::Syncguard => Place { fence: self.side("rehearsal", ""), ..place },
+            Layout::Syncguard => Place { fence: self.side("rehearsal", &place.lock, ""), ..place },
         })
     }
 
     fn around(&self, lock: String, key: &str) -> Result<Place, LockError> {
         Ok(Place {
             fence: match self.layout {
-                Layout::Native | Layout::Token => self.side("fence", ""),
+                Layout::Native | Layout::Token => self.side("fence", &lock, ""),
                 Layout::Syncguard => syncguard::fence(&self.prefix, &lock)?,
             },
-            waiters: self.side("wait:", key),
-            channel: self.side("wake:", ""),
+            waiters: self.side("wait", &lock, &format!(":{key}")),
+            channel: self.side("wake", &lock, ":"),
             lock,
         })
     }
 
-    fn side(&self, kind: &str, rest: &str) -> String {
-        format!("{}\u{1}{kind}{rest}", self.prefix)
+    fn side(&self, kind: &str, lock: &str, rest: &str) -> String {
+        let prefix = &self.prefix;
+        if self.tagged {
+            format!("{prefix}\u{1}{kind}{{{}}}{rest}", tag(slot(lock)))
+        } else {
+            format!("{prefix}\u{1}{kind}{rest}")
+        }
     }
 
     /// The key beside the lock that belongs to this grant, in layouts that have one.
@@ -84,12 +94,12 @@ impl Names {
 
     /// Where fence and owner of a lock stand in the token layout.
     pub(crate) fn record(&self, lock: &str) -> String {
-        self.side("record:", lock.strip_prefix(&self.prefix).unwrap_or(lock))
+        self.side("record", lock, &format!(":{}", lock.strip_prefix(&self.prefix).unwrap_or(lock)))
     }
 
-    /// The channel on which the store called `client` listens.
+    /// The channel on which the store called `client` listens to everything, on a single server.
     pub(crate) fn channel(&self, client: &str) -> String {
-        self.side("wake:", client)
+        format!("{}\u{1}wake:{client}", self.prefix)
     }
 
     /// A glob that finds the names of all locks whose key begins with `beginning`, and [`Names::key`] reads them.
@@ -98,26 +108,24 @@ impl Names {
     /// process are found, by their records.
     pub(crate) fn pattern(&self, beginning: &str) -> String {
         let name = match self.layout {
-            Layout::Token if self.prefix.is_empty() => self.record(beginning),
+            // Its tag depends on the whole key: any will do.
+            Layout::Token if self.prefix.is_empty() && self.tagged => {
+                return format!("\u{1}record{{*}}:{}*", escaped(beginning));
+            }
+            Layout::Token if self.prefix.is_empty() => format!("\u{1}record:{beginning}"),
             Layout::Native | Layout::Token => format!("{}{beginning}", self.prefix),
             Layout::Syncguard if self.prefix.is_empty() => beginning.to_owned(),
             Layout::Syncguard => format!("{}:{beginning}", self.prefix),
         };
-        let mut glob = String::new();
-        for c in name.chars() {
-            if "*?[]\\^-".contains(c) {
-                glob.push('\\');
-            }
-            glob.push(c);
-        }
-        glob.push('*');
-        glob
+        format!("{}*", escaped(&name))
     }
 
     /// The key of the lock that was found under `name`; `None` for side keys and names of others.
     pub(crate) fn key(&self, name: &str) -> Option<Key> {
         let rest = match self.layout {
-            Layout::Token if self.prefix.is_empty() => name.strip_prefix("\u{1}record:")?,
+            Layout::Token if self.prefix.is_empty() => {
+                name.strip_prefix("\u{1}record")?.split_once(':')?.1
+            }
             Layout::Native | Layout::Token => name.strip_prefix(&self.prefix)?,
             Layout::Syncguard => {
                 let rest = name.strip_prefix(&self.prefix)?;
@@ -129,6 +137,18 @@ impl Names {
         };
         Key::with_form(rest, KeyForm::Verbatim).ok()
     }
+}
+
+/// A text as a glob that matches only itself.
+fn escaped(text: &str) -> String {
+    let mut glob = String::with_capacity(text.len() + 1);
+    for c in text.chars() {
+        if "*?[]\\^-".contains(c) {
+            glob.push('\\');
+        }
+        glob.push(c);
+    }
+    glob
 }
 
 #[cfg(test)]
@@ -145,7 +165,7 @@ mod tests {
             a in "[^\u{0}-\u{1f}\u{7f}-\u{9f}]{1,20}", b in "[^\u{0}-\u{1f}\u{7f}-\u{9f}]{1,20}", prefix in "[a-z:]{0,6}",
         ) {
             for layout in LAYOUTS {
-                let names = Names::new(&prefix, layout);
+                let names = Names::new(&prefix, layout, false);
                 let (Ok(key_a), Ok(key_b)) = (Key::new(&a), Key::new(&b)) else { continue };
                 let (Ok(one), Ok(two)) = (names.place(&key_a), names.place(&key_b)) else { continue };
                 prop_assert_eq!(one.lock == two.lock, key_a == key_b);
@@ -160,7 +180,7 @@ mod tests {
         fn a_lock_that_is_found_is_the_one_that_was_named(key in "[^\u{0}-\u{1f}\u{7f}-\u{9f}]{1,20}") {
             for layout in LAYOUTS {
                 for prefix in ["", "p:", "holdtight:"] {
-                    let names = Names::new(prefix, layout);
+                    let names = Names::new(prefix, layout, false);
                     let key = Key::new(&key).unwrap();
                     let Ok(place) = names.place(&key) else { continue };
                     let found = if layout == Layout::Token && prefix.is_empty() {
@@ -175,10 +195,33 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn on_a_cluster_everything_of_a_lock_is_in_its_slot(key in "[^\u{0}-\u{1f}\u{7f}-\u{9f}]{1,20}", braces in "[a{}:]{1,8}") {
+            for (layout, prefix) in [
+                (Layout::Native, "holdtight:"), (Layout::Native, "{x}"), (Layout::Native, "}"), (Layout::Token, ""),
+                (Layout::Token, "a{b}c"), (Layout::Syncguard, "{syncguard}"),
+            ] {
+                let names = Names::new(prefix, layout, true);
+                for key in [Key::new(&key).unwrap(), Key::new(&braces).unwrap()] {
+                    let Ok(place) = names.place(&key) else { continue };
+                    let beside = names.beside(&place, &Secret::generate().unwrap()).unwrap();
+                    let channel = format!("{}client", place.channel);
+                    for name in [&place.fence, &place.waiters, &channel].into_iter().chain(&beside) {
+                        prop_assert_eq!(slot(name), slot(&place.lock), "{:?} and {:?}", name, &place.lock);
+                    }
+                    if layout == Layout::Token && prefix.is_empty() {
+                        prop_assert_eq!(names.key(&beside.unwrap()), Some(key));
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn the_lock_is_exactly_prefix_and_key() {
         let key = Key::new("user:1").unwrap();
-        let lock = |prefix, layout| Names::new(prefix, layout).place(&key).unwrap().lock;
+        let lock = |prefix, layout| Names::new(prefix, layout, false).place(&key).unwrap().lock;
         assert_eq!(lock("lock:", Layout::Native), "lock:user:1");
         assert_eq!(lock("", Layout::Token), "user:1");
         assert_eq!(lock("syncguard::", Layout::Syncguard), "syncguard:user:1");

@@ -17,28 +17,42 @@ const INFO_BYTES: usize = 1 << 20;
 impl RedisStore {
     /// All that can be found out with the rights there are.
     pub(crate) async fn examine(&self) -> Result<Guarantees, LockError> {
-        let facts = match self.link.send(&redis::cmd("INFO")).await {
-            Ok(value) => read(&value)?,
-            Err(Fault::Sent(error)) if code(&error) == Some("NOPERM") => {
-                let unknown = Finding::new(
-                    Level::Warning,
-                    "rights",
-                    "this user may not run INFO, so eviction, persistence and role are unknown",
-                )
-                .fix("add +info to the user's ACL");
-                return Ok(Guarantees::new("redis", vec![unknown, self.wake_finding()]));
+        let mut gathered: Vec<Finding> = Vec::new();
+        let mut store = "redis".to_owned();
+        for server in self.fabric.primaries().await? {
+            let facts = match server.send(&redis::cmd("INFO")).await {
+                Ok(value) => read(&value)?,
+                Err(Fault::Sent(error)) if code(&error) == Some("NOPERM") => {
+                    let unknown = Finding::new(
+                        Level::Warning,
+                        "rights",
+                        "this user may not run INFO, so eviction, persistence and role are unknown",
+                    )
+                    .fix("add +info to the user's ACL");
+                    gathered = vec![unknown];
+                    break;
+                }
+                Err(fault) => return Err(fault.explain()),
+            };
+            store = product(&facts);
+            let here = [
+                version(&facts),
+                role(&facts),
+                eviction(&facts),
+                persistence(&facts),
+                failover(&facts, self.config.wait_replicas),
+            ];
+            // Of several servers the worst decides, subject by subject.
+            for finding in here {
+                match gathered.iter_mut().find(|known| known.subject == finding.subject) {
+                    Some(known) if known.level < finding.level => *known = finding,
+                    Some(_) => {}
+                    None => gathered.push(finding),
+                }
             }
-            Err(fault) => return Err(fault.explain()),
-        };
-        let findings = vec![
-            version(&facts),
-            role(&facts),
-            eviction(&facts),
-            persistence(&facts),
-            failover(&facts, self.config.wait_replicas),
-            self.wake_finding(),
-        ];
-        Ok(Guarantees::new(product(&facts), findings))
+        }
+        gathered.push(self.wake_finding());
+        Ok(Guarantees::new(store, gathered))
     }
 
     fn wake_finding(&self) -> Finding {

@@ -1,6 +1,7 @@
 //! The steps of a lock: what each sends to its script, and what the answer means.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use holdtight_core::{
@@ -9,9 +10,10 @@ use holdtight_core::{
 };
 
 use crate::config::Layout;
-use crate::connection::Fault;
-use crate::names::Place;
+use crate::connection::{Fault, Link};
+use crate::names::{Names, Place};
 use crate::reply::{Answer, Left, holder};
+use crate::slots::slot;
 use crate::store::{MAX_BATCH, RedisStore};
 
 /// How long a waiter list outlives the last attempt of any of its waiters.
@@ -22,6 +24,12 @@ const QUEUE_REFRESH: Duration = Duration::from_secs(10);
 
 /// How many names one step of a listing asks for.
 const LIST_STEP: usize = 256;
+
+const TOO_FEW: &str =
+    "fewer replicas than wait_replicas asks for have it; check that they are connected";
+
+/// Leases of one server, each with its place in the caller's list.
+type Batch = Vec<(usize, Place, ExtendRequest)>;
 
 /// A lease in whole milliseconds, rounded up: never shorter than asked.
 fn millis(span: Duration) -> u64 {
@@ -56,20 +64,25 @@ impl RedisStore {
             _ => 0,
         };
         let beside = self.names.beside(place, &request.secret)?;
-        let answer = self
-            .run(&self.scripts.acquire, 3 + usize::from(beside.is_some()), |command| {
-                command.arg(&place.lock).arg(&place.fence).arg(&place.waiters).arg(&beside);
-                command.arg(nonce);
-                command
-                    .arg(request.secret.expose())
-                    .arg(millis(request.ttl))
-                    .arg(&owner)
-                    .arg(queue);
-                command.arg(self.entry(&request.secret)).arg(millis(QUEUE_LIFE));
-                if self.config.layout == Layout::Syncguard {
-                    command.arg(request.key.as_str());
-                }
-            })
+        let (answer, safe) = self
+            .run_durably(
+                &self.scripts.acquire,
+                &place.lock,
+                3 + usize::from(beside.is_some()),
+                |command| {
+                    command.arg(&place.lock).arg(&place.fence).arg(&place.waiters).arg(&beside);
+                    command.arg(nonce);
+                    command
+                        .arg(request.secret.expose())
+                        .arg(millis(request.ttl))
+                        .arg(&owner)
+                        .arg(queue);
+                    command.arg(self.entry(&request.secret)).arg(millis(QUEUE_LIFE));
+                    if self.config.layout == Layout::Syncguard {
+                        command.arg(request.key.as_str());
+                    }
+                },
+            )
             .await?;
         let mut answer = Answer::open(answer, nonce)?;
         match answer.tag {
@@ -79,6 +92,9 @@ impl RedisStore {
                     lease = lease.contended(others > 0);
                 }
                 answer.end()?;
+                if !safe {
+                    return Err(self.undo(place, &request.secret).await);
+                }
                 Ok(Attempt::Granted(lease))
             }
             b'B' => {
@@ -106,7 +122,7 @@ impl RedisStore {
         let nonce = self.nonce();
         let beside = self.names.beside(place, secret)?;
         let answer = self
-            .run(&self.scripts.release, 2 + usize::from(beside.is_some()), |command| {
+            .run(&self.scripts.release, &place.lock, 2 + usize::from(beside.is_some()), |command| {
                 command.arg(&place.lock).arg(&place.waiters).arg(&beside).arg(nonce);
                 command.arg(secret.expose());
                 command.arg(self.entry(secret)).arg(&place.channel);
@@ -122,26 +138,77 @@ impl RedisStore {
             Layout::Token => Some(self.names.record(&place.lock)),
         };
         let answer = self
-            .run(&self.scripts.force_release, 2 + usize::from(beside.is_some()), |command| {
-                command.arg(&place.lock).arg(&place.waiters).arg(&beside).arg(nonce);
-                command.arg(fence.get());
-                command.arg(&place.channel);
-            })
+            .run(
+                &self.scripts.force_release,
+                &place.lock,
+                2 + usize::from(beside.is_some()),
+                |command| {
+                    command.arg(&place.lock).arg(&place.waiters).arg(&beside).arg(nonce);
+                    command.arg(fence.get());
+                    command.arg(&place.channel);
+                },
+            )
             .await?;
         released(Answer::open(answer, nonce)?)
     }
 
+    /// Extends batch by batch: all at once on one server, on a cluster slot by slot, side by side.
     pub(crate) async fn prolong(
-        &self,
-        leases: &[ExtendRequest],
+        self: Arc<Self>,
+        leases: Vec<ExtendRequest>,
     ) -> Result<Vec<Result<Extension, LockError>>, LockError> {
-        let mut answers = Vec::with_capacity(leases.len());
-        for batch in leases.chunks(MAX_BATCH) {
-            let places = batch
-                .iter()
-                .map(|lease| self.names.place(&lease.key))
-                .collect::<Result<Vec<_>, _>>()?;
-            self.prolong_at(&places, batch, &mut answers).await?;
+        let mut answers: Vec<_> = (0..leases.len()).map(|_| Ok(Extension::NotHeld)).collect();
+        let mut batches: BTreeMap<u16, Batch> = BTreeMap::new();
+        for (n, lease) in leases.into_iter().enumerate() {
+            match self.names.place(&lease.key) {
+                Ok(place) => {
+                    let slot = if self.fabric.is_cluster() { slot(&place.lock) } else { 0 };
+                    batches.entry(slot).or_default().push((n, place, lease));
+                }
+                Err(error) => answers[n] = Err(error.with_key(&lease.key)),
+            }
+        }
+        if batches.len() <= 1 {
+            for batch in batches.into_values() {
+                let extended = self.prolong_batch(&batch).await?;
+                for ((n, ..), answer) in batch.into_iter().zip(extended) {
+                    answers[n] = Ok(answer);
+                }
+            }
+            return Ok(answers);
+        }
+        let mut steps = tokio::task::JoinSet::new();
+        for batch in batches.into_values() {
+            let store = Arc::clone(&self);
+            steps.spawn(async move { (store.prolong_batch(&batch).await, batch) });
+        }
+        while let Some(done) = steps.join_next().await {
+            let (extended, batch) = done.map_err(|error| {
+                LockError::internal("a step of a batch ended without an answer").with_source(error)
+            })?;
+            match extended {
+                Ok(extended) => {
+                    for ((n, ..), answer) in batch.into_iter().zip(extended) {
+                        answers[n] = Ok(answer);
+                    }
+                }
+                // One node in trouble is no trouble for leases on the others.
+                Err(error) => {
+                    for (n, _, lease) in batch {
+                        answers[n] = Err(error.duplicate().with_key(&lease.key));
+                    }
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn prolong_batch(&self, batch: &Batch) -> Result<Vec<Extension>, LockError> {
+        let mut answers = Vec::with_capacity(batch.len());
+        for part in batch.chunks(MAX_BATCH) {
+            let (places, leases): (Vec<_>, Vec<_>) =
+                part.iter().map(|(_, place, lease)| (place.clone(), lease.clone())).unzip();
+            self.prolong_at(&places, &leases, &mut answers).await?;
         }
         Ok(answers)
     }
@@ -150,7 +217,7 @@ impl RedisStore {
         &self,
         places: &[Place],
         leases: &[ExtendRequest],
-        answers: &mut Vec<Result<Extension, LockError>>,
+        answers: &mut Vec<Extension>,
     ) -> Result<(), LockError> {
         let nonce = self.nonce();
         let mut keys = Vec::with_capacity(2 * places.len() + 1);
@@ -161,8 +228,9 @@ impl RedisStore {
             keys.push(place.lock.clone());
             keys.extend(self.names.beside(place, &lease.secret)?);
         }
-        let answer = self
-            .run(&self.scripts.extend, keys.len(), |command| {
+        let Some(first) = places.first() else { return Ok(()) };
+        let (answer, safe) = self
+            .run_durably(&self.scripts.extend, &first.lock, keys.len(), |command| {
                 command.arg(&keys);
                 command.arg(nonce);
                 for lease in leases {
@@ -181,12 +249,22 @@ impl RedisStore {
         }
         for _ in places {
             let (fence, left) = (answer.fence()?, answer.lease()?);
-            answers.push(Ok(match fence {
+            answers.push(match fence {
                 Some(fence) => Extension::Extended(Lease::new(fence, left)),
                 None => Extension::NotHeld,
-            }));
+            });
         }
-        answer.end()
+        answer.end()?;
+        // The ends have moved here, but a failover could move them back: the caller's deadline stays where it is.
+        if safe { Ok(()) } else { Err(LockError::ambiguous(TOO_FEW)) }
+    }
+
+    /// Gives back what too few replicas have; what the caller is told depends on whether that worked.
+    async fn undo(&self, place: &Place, secret: &Secret) -> LockError {
+        match self.give_back_at(place, secret).await {
+            Ok(_) => LockError::unavailable(TOO_FEW),
+            Err(error) => LockError::ambiguous(TOO_FEW).with_source(error),
+        }
     }
 
     pub(crate) async fn hand_over(&self, request: &TransferRequest) -> Result<Transfer, LockError> {
@@ -196,8 +274,8 @@ impl RedisStore {
         if self.config.layout == Layout::Syncguard {
             beside.extend(self.names.beside(&place, &to.secret)?);
         }
-        let answer = self
-            .run(&self.scripts.transfer, 3 + beside.len(), |command| {
+        let (answer, safe) = self
+            .run_durably(&self.scripts.transfer, &place.lock, 3 + beside.len(), |command| {
                 command.arg(&place.lock).arg(&place.fence).arg(&place.waiters).arg(&beside);
                 command.arg(nonce).arg(request.from.expose());
                 command.arg(to.secret.expose()).arg(millis(to.ttl)).arg(&owner);
@@ -209,6 +287,9 @@ impl RedisStore {
                 let lease = Lease::new(answer.some_fence()?, answer.lease()?);
                 let lease = lease.contended(answer.integer()? > 0);
                 answer.end()?;
+                if !safe {
+                    return Err(LockError::ambiguous(TOO_FEW));
+                }
                 Ok(Transfer::Transferred(lease))
             }
             b'N' => answer.end().map(|()| Transfer::NotHeld),
@@ -234,8 +315,8 @@ impl RedisStore {
             .map(|request| self.names.place(&request.key))
             .collect::<Result<Vec<_>, _>>()?;
         let nonce = self.nonce();
-        let answer = self
-            .run(script, places.len() + 1, |command| {
+        let (answer, safe) = self
+            .run_durably(script, &places[0].lock, places.len() + 1, |command| {
                 command.arg(&places[0].fence);
                 for place in &places {
                     command.arg(&place.lock);
@@ -256,6 +337,10 @@ impl RedisStore {
                     leases.push(Lease::new(answer.some_fence()?, answer.lease()?));
                 }
                 answer.end()?;
+                if !safe {
+                    // The caller gives up all of them, each by its secret.
+                    return Err(LockError::ambiguous(TOO_FEW));
+                }
                 Ok(ManyAttempt::Granted(leases))
             }
             b'B' => {
@@ -272,8 +357,11 @@ impl RedisStore {
         }
     }
 
-    /// Who holds `keys`; those that are free are left out.
+    /// Who holds `keys`, all of one server; those that are free are left out.
     pub(crate) async fn holders(&self, keys: &[Key]) -> Result<Vec<Holder>, LockError> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
         let mut names = Vec::with_capacity(2 * keys.len());
         for key in keys {
             let lock = self.names.place(key)?.lock;
@@ -283,7 +371,7 @@ impl RedisStore {
         }
         let nonce = self.nonce();
         let answer = self
-            .run(&self.scripts.lookup, names.len(), |command| {
+            .run(&self.scripts.lookup, &names[0], names.len(), |command| {
                 command.arg(&names).arg(nonce);
             })
             .await?;
@@ -310,26 +398,22 @@ impl RedisStore {
         limit: usize,
     ) -> Result<Vec<Holder>, LockError> {
         let pattern = self.names.pattern(beginning);
-        let (mut cursor, mut seen, mut found) = (0u64, HashSet::new(), Vec::new());
-        while found.len() < limit {
-            let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(LIST_STEP);
-            let page = self.link.send(&scan).await.map_err(Fault::explain)?;
-            let (next, names): (u64, Vec<Vec<u8>>) =
-                redis::from_redis_value(page).map_err(|_| {
-                    LockError::internal("the server's answer to SCAN is not what SCAN gives")
-                })?;
-            let keys: Vec<Key> = names
-                .iter()
-                .filter_map(|name| self.names.key(std::str::from_utf8(name).ok()?))
-                .filter(|key| seen.insert(key.clone()))
-                .collect();
-            for keys in keys.chunks(LIST_STEP) {
-                found.extend(self.holders(keys).await?);
-            }
-            cursor = next;
-            if cursor == 0 {
-                break;
+        let (mut seen, mut found) = (HashSet::new(), Vec::new());
+        for server in self.fabric.primaries().await? {
+            let mut cursor = 0;
+            while found.len() < limit {
+                let (next, keys) = scan(&server, cursor, &pattern, &self.names).await?;
+                let fresh: Vec<Key> =
+                    keys.into_iter().filter(|key| seen.insert(key.clone())).collect();
+                // A script on a cluster may name keys of one slot only.
+                let step = if self.fabric.is_cluster() { 1 } else { LIST_STEP };
+                for keys in fresh.chunks(step) {
+                    found.extend(self.holders(keys).await?);
+                }
+                cursor = next;
+                if cursor == 0 {
+                    break;
+                }
             }
         }
         found.truncate(limit);
@@ -353,6 +437,22 @@ impl RedisStore {
             )),
         }
     }
+}
+
+/// One step through the names of a server: where to go on, and the locks that were found.
+async fn scan(
+    server: &Link,
+    cursor: u64,
+    pattern: &str,
+    names: &Names,
+) -> Result<(u64, Vec<Key>), LockError> {
+    let mut scan = redis::cmd("SCAN");
+    scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(LIST_STEP);
+    let page = server.send(&scan).await.map_err(Fault::explain)?;
+    let (next, found): (u64, Vec<Vec<u8>>) = redis::from_redis_value(page)
+        .map_err(|_| LockError::internal("the server's answer to SCAN is not what SCAN gives"))?;
+    let keys = found.iter().filter_map(|name| names.key(std::str::from_utf8(name).ok()?));
+    Ok((next, keys.collect()))
 }
 
 fn released(answer: Answer) -> Result<Release, LockError> {

@@ -14,10 +14,11 @@ use holdtight_core::{
 };
 use redis::Cmd;
 
+use crate::cluster::Cluster;
 use crate::config::{Layout, RedisConfig, Topology};
 use crate::connection::{Fault, Link, Target};
-use crate::error::code;
-use crate::names::Names;
+use crate::fabric::Fabric;
+use crate::names::{Names, Place};
 use crate::scripts::{Announce, Script, ScriptSet};
 use crate::wake::Ears;
 
@@ -26,7 +27,7 @@ pub(crate) const MAX_BATCH: usize = 128;
 
 /// Locks in Redis or Valkey.
 ///
-/// One connection serves all requests and wake-ups; it is opened again when it breaks.
+/// One connection (one per node of a cluster) serves all requests and wake-ups; it is opened again when it breaks.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), holdtight_core::LockError> {
@@ -36,7 +37,7 @@ pub(crate) const MAX_BATCH: usize = 128;
 /// ```
 pub struct RedisStore {
     pub(crate) config: Arc<RedisConfig>,
-    pub(crate) link: Link,
+    pub(crate) fabric: Fabric,
     pub(crate) ears: Arc<Ears>,
     pub(crate) names: Names,
     pub(crate) scripts: &'static ScriptSet,
@@ -68,23 +69,35 @@ impl RedisStore {
     pub async fn open(config: RedisConfig) -> Result<Self, LockError> {
         let config = Arc::new(config);
         let ears = Ears::new()?;
-        let names = Names::new(config.effective_prefix(), config.layout);
-        let channel = config.pubsub.then(|| names.channel(ears.client()));
-        let target = match &config.topology {
-            Topology::Server(address) => Target::Fixed(address.clone()),
+        let cluster = matches!(config.topology, Topology::Cluster(_));
+        let names = Names::new(config.effective_prefix(), config.layout, cluster);
+        let single = |target: Target| {
+            let channel = config.pubsub.then(|| names.channel(ears.client()));
+            let link = |target, channel| {
+                Arc::new(Link::new(target, Arc::clone(&config), Arc::clone(&ears), channel))
+            };
+            let main = link(target.clone(), channel);
+            let steps =
+                if config.wait_replicas > 0 { link(target, None) } else { Arc::clone(&main) };
+            Fabric::Single { link: main, steps }
+        };
+        let fabric = match &config.topology {
+            Topology::Server(address) => single(Target::Fixed(address.clone())),
             Topology::Sentinel { sentinels, service } => {
-                Target::Primary { sentinels: sentinels.clone(), service: service.clone() }
+                single(Target::Primary { sentinels: sentinels.clone(), service: service.clone() })
             }
-            Topology::Cluster(_) => {
-                return Err(LockError::unsupported("redis+cluster:// is not supported yet"));
+            Topology::Cluster(nodes) => {
+                Fabric::Cluster(Cluster::new(nodes.clone(), Arc::clone(&config), Arc::clone(&ears)))
             }
         };
-        let link = Link::new(target, Arc::clone(&config), Arc::clone(&ears), channel);
-        let scripts = crate::scripts::set(config.layout, Announce::Server);
+        let announce = if cluster { Announce::Shard } else { Announce::Server };
+        let scripts = crate::scripts::set(config.layout, announce);
         let nonce = AtomicU64::new(fastrand::u64(..) >> 1);
-        let mut store = Self { config, link, ears, names, scripts, nonce, wake_ups: WakeUps::None };
-        if store.link.listens().await? {
-            store.wake_ups = WakeUps::Standing;
+        let wake_ups = WakeUps::None;
+        let mut store = Self { config, fabric, ears, names, scripts, nonce, wake_ups };
+        let own = store.names.rehearsal(store.ears.client())?;
+        if store.config.pubsub && store.listens(&own).await? {
+            store.wake_ups = if cluster { WakeUps::PerKey } else { WakeUps::Standing };
         }
         store.admit().await?;
         Ok(store)
@@ -109,6 +122,12 @@ impl RedisStore {
         self.rehearse().await
     }
 
+    /// Whether releases of the lock at `place` are heard here.
+    async fn listens(&self, place: &Place) -> Result<bool, LockError> {
+        let channel = format!("{}{}", place.channel, self.ears.client());
+        self.fabric.listens(&place.lock, &channel).await
+    }
+
     pub(crate) fn wake_up_kind(&self) -> WakeUps {
         self.wake_ups
     }
@@ -118,30 +137,70 @@ impl RedisStore {
         self.nonce.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Runs a script by its hash, or whole if the server does not know it yet.
+    /// Runs a script on the server of `lock` by its hash, or whole if the server does not know it yet.
     ///
     /// Nothing was done when the server does not know a script, so sending it again is safe.
     pub(crate) async fn run(
         &self,
         script: &'static Script,
+        lock: &str,
         keys: usize,
         fill: impl Fn(&mut Cmd) + Send + Sync,
     ) -> Result<redis::Value, LockError> {
-        let command = |verb, code| {
-            let mut command = redis::cmd(verb);
-            command.arg(code).arg(keys);
-            fill(&mut command);
-            command
-        };
-        let answer = match self.link.send(&command("EVALSHA", &script.sha)).await {
-            Err(Fault::Sent(error)) if code(&error) == Some("NOSCRIPT") => {
+        let answer = match self.fabric.send(lock, &call("EVALSHA", &script.sha, keys, &fill)).await
+        {
+            Err(fault) if fault.is_noscript() => {
                 tracing::debug!(script = script.name, "the server did not know the script");
-                self.link.send(&command("EVAL", &script.source)).await
+                self.fabric.send(lock, &call("EVAL", &script.source, keys, &fill)).await
             }
             answer => answer,
         };
         answer.map_err(Fault::explain)
     }
+
+    /// The same for a step that must reach replicas, if the configuration asks for that; says whether it did.
+    ///
+    /// `WAIT` counts the replicas that have all writes of its own connection, so it travels with the script.
+    pub(crate) async fn run_durably(
+        &self,
+        script: &'static Script,
+        lock: &str,
+        keys: usize,
+        fill: impl Fn(&mut Cmd) + Send + Sync,
+    ) -> Result<(redis::Value, bool), LockError> {
+        let wanted = self.config.wait_replicas;
+        if wanted == 0 {
+            return Ok((self.run(script, lock, keys, fill).await?, true));
+        }
+        let patience =
+            u64::try_from(self.config.timeout.as_millis() / 2).unwrap_or(u64::MAX).max(1);
+        let both = |verb, code| {
+            let mut both = redis::Pipeline::new();
+            both.add_command(call(verb, code, keys, &fill));
+            both.cmd("WAIT").arg(wanted).arg(patience);
+            both
+        };
+        let answers = match self.fabric.send_all(lock, &both("EVALSHA", &script.sha)).await {
+            Err(fault) if fault.is_noscript() => {
+                self.fabric.send_all(lock, &both("EVAL", &script.source)).await
+            }
+            answers => answers,
+        };
+        match <[redis::Value; 2]>::try_from(answers.map_err(Fault::explain)?) {
+            Ok([answer, redis::Value::Int(reached)]) => Ok((answer, reached >= i64::from(wanted))),
+            Ok([answer, _]) => Ok((answer, false)),
+            Err(_) => {
+                Err(LockError::internal("the server answered two commands with another number"))
+            }
+        }
+    }
+}
+
+fn call(verb: &str, code: &str, keys: usize, fill: &impl Fn(&mut Cmd)) -> Cmd {
+    let mut command = redis::cmd(verb);
+    command.arg(code).arg(keys);
+    fill(&mut command);
+    command
 }
 
 impl Backend for RedisStore {
@@ -160,7 +219,7 @@ impl Backend for RedisStore {
             .ttl_slack(ttl_slack)
             .wake_ups(self.wake_ups)
             .transfer(true)
-            .acquire_many(self.scripts.acquire_many.is_some())
+            .acquire_many(self.scripts.acquire_many.is_some() && !self.fabric.is_cluster())
             .force_release(true)
             .max_batch(MAX_BATCH)
     }
@@ -181,7 +240,7 @@ impl Backend for RedisStore {
         self: Arc<Self>,
         leases: Vec<ExtendRequest>,
     ) -> Reply<Vec<Result<Extension, LockError>>> {
-        Box::pin(async move { self.prolong(&leases).await })
+        Box::pin(async move { self.prolong(leases).await })
     }
 
     fn lookup(self: Arc<Self>, key: Key) -> Reply<Option<Holder>> {
@@ -196,7 +255,14 @@ impl Backend for RedisStore {
     }
 
     fn subscribe(self: Arc<Self>, key: Key) -> Reply<Subscription> {
-        Box::pin(async move { Ok(self.ears.listen(self.names.place(&key)?.lock)) })
+        Box::pin(async move {
+            let place = self.names.place(&key)?;
+            // On a single server the connection listens anyway.
+            if self.wake_ups == WakeUps::PerKey {
+                self.listens(&place).await.map_err(|error| error.with_key(&key))?;
+            }
+            Ok(self.ears.listen(place.lock))
+        })
     }
 
     fn probe(self: Arc<Self>) -> Reply<Guarantees> {
@@ -222,9 +288,6 @@ impl Backend for RedisStore {
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStore")
-            .field("config", &self.config)
-            .field("link", &self.link)
-            .finish_non_exhaustive()
+        f.debug_struct("RedisStore").field("config", &self.config).finish_non_exhaustive()
     }
 }
