@@ -90,13 +90,13 @@ impl Cluster {
                         };
                     }
                     Some("ASK") => {
-                        match error.redirect_node().and_then(|(node, _)| self.known(node)) {
-                            Some(importing) => (link, asking) = (importing, true),
-                            None => {
-                                self.stale.store(true, Ordering::Release);
-                                return Err(unserved());
-                            }
-                        }
+                        let Some(importing) =
+                            error.redirect_node().and_then(|(node, _)| self.known(node))
+                        else {
+                            self.stale.store(true, Ordering::Release);
+                            return Err(unserved());
+                        };
+                        (link, asking) = (importing, true);
                     }
                     Some("READONLY" | "CLUSTERDOWN" | "MASTERDOWN") | None => {
                         self.stale.store(true, Ordering::Release);

@@ -1,6 +1,6 @@
 //! One connection to one server that repairs itself: opened when needed, shared by all, replaced when it breaks.
 //!
-//! It knows the client library's habits: no TCP_NODELAY unless asked, no reconnect after timeouts, no word about
+//! It knows the client library's habits: no `TCP_NODELAY` unless asked, no reconnect after timeouts, no word about
 //! what happened to a request whose answer is lost. It never repeats a request; what an error means for a step
 //! is `error.rs`'s affair.
 

@@ -43,8 +43,9 @@ impl Answer {
         Ok(answer)
     }
 
-    /// Whatever kind of answer was not expected.
-    pub(crate) fn unexpected<T>(self) -> Result<T, LockError> {
+    /// Refuses a kind of answer that was not expected.
+    pub(crate) fn unexpected<T>(&self) -> Result<T, LockError> {
+        tracing::debug!(tag = self.tag, "an answer of a kind that this step does not give");
         Err(malformed())
     }
 

@@ -30,15 +30,12 @@ fn installed(what: &'static str) -> Result<PathBuf, String> {
     static LOCK: Mutex<()> = Mutex::new(());
     let _one = LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("peers");
-    let (directory, program, arguments): (_, _, Vec<&str>) = match what {
-        "node" => {
-            let arguments = ["install", "--no-audit", "--no-fund", "--prefix", "."];
-            (target.join("node"), "npm", arguments.into_iter().chain(NPM).collect())
-        }
-        _ => {
-            let arguments = ["-m", "pip", "install", "--quiet", "--target", "."];
-            (target.join("python"), "python3", arguments.into_iter().chain(PIP).collect())
-        }
+    let (directory, program, arguments): (_, _, Vec<&str>) = if what == "node" {
+        let arguments = ["install", "--no-audit", "--no-fund", "--prefix", "."];
+        (target.join("node"), "npm", arguments.into_iter().chain(NPM).collect())
+    } else {
+        let arguments = ["-m", "pip", "install", "--quiet", "--target", "."];
+        (target.join("python"), "python3", arguments.into_iter().chain(PIP).collect())
     };
     // The list of packages is part of the mark, so a change of versions installs again.
     let mark = directory.join("installed");
@@ -72,7 +69,7 @@ struct Peer {
 
 impl Peer {
     /// Starts `library`; `None`, said aloud, if it cannot be installed here.
-    async fn start(library: &str, server: &Redis) -> Option<Self> {
+    fn start(library: &str, server: &Redis) -> Option<Self> {
         let is_python = library == "redis-py";
         let packages = match if is_python { &*PYTHON } else { &*NODE } {
             Ok(packages) => packages,
@@ -203,7 +200,7 @@ macro_rules! with_peer {
                 return;
             }
             let server = Redis::start().await;
-            let Some(mut peer) = Peer::start($library, &server).await else { return };
+            let Some(mut peer) = Peer::start($library, &server) else { return };
             let store = connect(&format!("{}?{}", server.url(), $options)).await;
             for key in ["user:123", "caf\u{e9} \u{1f512}"] {
                 both_directions(&mut peer, &store, &name(key), &format!("{}{key}", $prefix)).await;
@@ -239,7 +236,7 @@ async fn a_token_is_handed_to_another_program_and_taken_from_one() {
     let server = Redis::start().await;
     let store = connect(&format!("{}?layout=token&prefix=lock:", server.url())).await;
     for library in ["lilith", "redis-py"] {
-        let Some(mut peer) = Peer::start(library, &server).await else { return };
+        let Some(mut peer) = Peer::start(library, &server) else { return };
         let (key, seen, me) = (name("job"), "lock:job", secret());
         // Ours: they extend and release it.
         let ours = granted(&store, &key, &me).await;
@@ -284,7 +281,7 @@ async fn syncguard_locks_are_written_and_read_as_node_does() {
         return;
     }
     let server = Redis::start().await;
-    let Some(mut peer) = Peer::start("syncguard", &server).await else { return };
+    let Some(mut peer) = Peer::start("syncguard", &server) else { return };
     let store = connect(&format!("{}?layout=syncguard", server.url())).await;
     for key in ["resource:123", "a/b \"c\" é", &"long".repeat(128)] {
         let (key, me) = (Key::new(key).unwrap(), secret());
