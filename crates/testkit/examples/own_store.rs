@@ -5,6 +5,7 @@
 //! that rise. `tests/own_store.rs` runs the whole conformance suite on it. For real use there is `holdtight-file`.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
@@ -103,7 +104,8 @@ impl Page {
         let mut text = format!("{}\n", self.last_fence);
         for (key, line) in &self.locks {
             let (fence, ends) = (line.fence, line.ends_at.as_nanos());
-            text.push_str(&format!("{key}\t{}\t{fence}\t{ends}\t{}\n", line.secret, line.owner));
+            let (secret, owner) = (&line.secret, &line.owner);
+            let _ = writeln!(text, "{key}\t{secret}\t{fence}\t{ends}\t{owner}");
         }
         text
     }

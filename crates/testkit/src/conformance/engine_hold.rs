@@ -107,14 +107,11 @@ async fn work_is_stopped_when_its_lock_is_lost(stage: &Stage) {
         let shown = stage.lookup(&key).await.expect("held");
         stage.must_show(&shown, held.fence());
         let held_by = shown.fence.filter(|_| stage.capabilities.force_release);
-        match held_by {
-            Some(fence) => {
-                let store = Arc::clone(&stage.store);
-                store.force_release(key.clone(), fence).await.unwrap();
-                std::future::pending::<()>().await;
-            }
-            // Without force there is nothing to stop the work with.
-            None => {}
+        // Without force there is nothing to stop the work with.
+        if let Some(fence) = held_by {
+            let store = Arc::clone(&stage.store);
+            store.force_release(key.clone(), fence).await.unwrap();
+            std::future::pending::<()>().await;
         }
     });
     let ended = tokio::time::timeout(stage.patience + stage.brief() * 2, work).await;

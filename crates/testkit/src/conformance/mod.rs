@@ -17,6 +17,7 @@ mod keys;
 mod list;
 mod lookup;
 mod many_keys;
+mod model;
 mod network;
 mod ownership;
 mod place;
@@ -51,6 +52,7 @@ const THEMES: &[(&str, &[Case])] = &[
     ("many_keys", many_keys::CASES),
     ("force_release", force_release::CASES),
     ("wake_up", wake_up::CASES),
+    ("model", model::CASES),
     ("crowd", crowd::CASES),
     ("processes", processes::CASES),
     ("processes", processes::LIVENESS_CASES),

@@ -183,7 +183,7 @@ async fn a_release_cut_off_on_its_way_is_not_called_somebody_elses(stage: &Stage
             Ok(Release::Released) => assert!(stage.lookup(&key).await.is_none(), "it was released"),
             Ok(_) => panic!("the release of our own lock was answered with \"not held\""),
             Err(lost) if stage.lookup(&key).await.is_none() => {
-                must_be_unknown(&lost, "the release")
+                must_be_unknown(&lost, "the release");
             }
             Err(_) => {}
         }

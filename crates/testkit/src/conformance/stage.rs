@@ -102,6 +102,11 @@ impl Stage {
         self.clock.as_ref().map_or_else(|| BootClock.now(), Clock::now)
     }
 
+    /// Whether time can be made to go by without waiting for it.
+    pub(super) fn can_jump(&self) -> bool {
+        self.clock.is_some()
+    }
+
     /// Lets time go by: by jumping, where the store's clock can be moved.
     pub(super) async fn pass(&self, span: Duration) {
         match &self.clock {
