@@ -2,8 +2,10 @@
 //!
 //! How a name is stored (prefix, hash, encoding) is each store's own affair.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
+use std::sync::{Arc, LazyLock};
 
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
@@ -30,8 +32,17 @@ pub enum KeyForm {
 /// assert!(Key::new("two\nlines").is_err());
 /// # Ok::<(), holdtight_core::LockError>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Arc<str>);
+#[derive(Clone)]
+pub struct Key {
+    text: Arc<str>,
+    /// Hashed once, by a secret of this process, because one step looks a key up several times.
+    hash: u64,
+}
+
+static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// A map by key that uses the hash which every key carries.
+pub(crate) type KeyMap<T> = HashMap<Key, T, BuildHasherDefault<Carried>>;
 
 impl Key {
     /// The longest key, in bytes of UTF-8 after normalisation.
@@ -60,12 +71,66 @@ impl Key {
         let text: Arc<str> =
             if normal { text.into() } else { text.nfc().collect::<String>().into() };
         check(&text)?;
-        Ok(Self(text))
+        let hash = HASHER.hash_one(&*text);
+        Ok(Self { text, hash })
     }
 
     /// The key as text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// The hash it carries: equal keys of one process have the same.
+    pub(crate) fn carried_hash(&self) -> u64 {
+        self.hash
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash && (Arc::ptr_eq(&self.text, &other.text) || self.text == other.text)
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// By text.
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.text.cmp(&other.text)
+    }
+}
+
+/// Takes the hash that a key carries for what it is.
+#[derive(Default)]
+pub(crate) struct Carried(u64);
+
+impl Hasher for Carried {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        // Keys write one number; anything else is folded in, so that this stays a hasher.
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
     }
 }
 
@@ -104,13 +169,13 @@ fn shown(text: &str) -> String {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.text.fmt(f)
     }
 }
 

@@ -6,19 +6,33 @@
 //! A request walks one way: [`DistributedLock`] → in-process queue → wait loop → [`Backend`] → store. Its answer
 //! becomes a [`LockHandle`], renewed by the keeper and, when dropped, released by the reaper.
 
+mod acquire;
 mod backend;
 mod clock;
+mod engine;
 mod error;
+mod event;
 mod fence;
+mod grant;
+mod handle;
 mod info;
+mod keeper;
 mod key;
 mod lease;
+mod lock;
 mod memory;
 mod owner;
+mod queue;
+mod reaper;
+mod release;
 mod retry;
 mod secret;
+mod spec;
+mod sync;
 mod token;
+mod wait;
 
+pub use acquire::{Acquire, Acquiring, TryAcquire};
 pub use backend::{
     AcquireRequest, Attempt, Backend, Bell, Busy, Capabilities, ExtendBy, ExtendRequest, Extension,
     Finding, Guarantees, Intent, Lease, Level, Liveness, ManyAttempt, Release, Reply, Subscription,
@@ -26,10 +40,14 @@ pub use backend::{
 };
 pub use clock::{BootClock, Clock, ManualClock, Moment, TokioClock};
 pub use error::{ErrorKind, LockError};
+pub use event::{Event, EventKind};
 pub use fence::Fence;
+pub use grant::Loss;
+pub use handle::{Held, LockHandle};
 pub use info::{Holder, LockInfo};
 pub use key::{Key, KeyForm};
 pub use lease::{DEFAULT_TTL, MAX_TTL, MIN_TTL, margin, valid_until};
+pub use lock::{Builder, DistributedLock};
 pub use memory::MemoryStore;
 pub use owner::Owner;
 pub use retry::{Jitter, RetryPolicy};

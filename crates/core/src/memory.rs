@@ -5,7 +5,6 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use crate::backend::{
     AcquireRequest, Attempt, Backend, Bell, Busy, Capabilities, ExtendBy, ExtendRequest, Extension,
@@ -16,7 +15,7 @@ use crate::clock::{BootClock, Clock, Moment};
 use crate::error::LockError;
 use crate::fence::Fence;
 use crate::info::Holder;
-use crate::key::Key;
+use crate::key::{Key, KeyMap};
 use crate::lease::MAX_TTL;
 use crate::owner::Owner;
 use crate::secret::Secret;
@@ -39,8 +38,8 @@ pub struct MemoryStore {
 
 #[derive(Default)]
 struct State {
-    records: HashMap<Key, Record>,
-    bells: HashMap<Key, VecDeque<Bell>>,
+    records: KeyMap<Record>,
+    bells: KeyMap<VecDeque<Bell>>,
     /// One counter for all keys, so that nothing stays behind per key.
     last_fence: u64,
     /// Expired records are swept out when the map has doubled since the last time.
@@ -207,7 +206,7 @@ fn ready<T: Send + 'static>(answer: Result<T, LockError>) -> Reply<T> {
 impl Backend for MemoryStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities::new("memory")
-            .wake_ups(WakeUps::Standing)
+            .wake_ups(WakeUps::PerKey)
             .transfer(true)
             .acquire_many(true)
             .force_release(true)
@@ -318,7 +317,9 @@ impl Backend for MemoryStore {
                 match state.attempt(request, now)? {
                     Attempt::Granted(lease) => leases.push(lease),
                     Attempt::Busy(_) => {
-                        return Err(LockError::internal("the same key was asked for by two owners"));
+                        return Err(LockError::internal(
+                            "the same key was asked for by two owners",
+                        ));
                     }
                 }
             }
@@ -350,6 +351,8 @@ impl fmt::Debug for MemoryStore {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[tokio::test]

@@ -1,0 +1,112 @@
+//! What a measurement is held against, and whether it stands.
+
+use std::fmt;
+
+/// A number we want to reach.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Goal {
+    /// What is compared.
+    pub yardstick: Yardstick,
+    /// With what it is compared.
+    pub bound: Bound,
+}
+
+/// What of our measurement a goal looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Yardstick {
+    /// Ours divided by that contender's, round by round.
+    Ratio(&'static str),
+    /// Ours minus that contender's, round by round.
+    Difference(&'static str),
+    /// Ours alone: for counts, never for times.
+    Itself,
+}
+
+/// On which side of a number is good.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Bound {
+    /// That much or more.
+    AtLeast(f64),
+    /// That much or less.
+    AtMost(f64),
+}
+
+/// A goal and what became of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Verdict {
+    /// The goal.
+    pub goal: Goal,
+    /// The ratio, difference or count: the median over all rounds.
+    pub value: f64,
+    /// Whether the value is within the bound.
+    pub met: bool,
+}
+
+impl Goal {
+    /// Ours divided by `yardstick`'s is to be within `bound`.
+    pub fn ratio(yardstick: &'static str, bound: Bound) -> Self {
+        Self { yardstick: Yardstick::Ratio(yardstick), bound }
+    }
+
+    /// Ours minus `yardstick`'s is to be within `bound`.
+    pub fn difference(yardstick: &'static str, bound: Bound) -> Self {
+        Self { yardstick: Yardstick::Difference(yardstick), bound }
+    }
+
+    /// Our own count is to be within `bound`.
+    pub fn count(bound: Bound) -> Self {
+        Self { yardstick: Yardstick::Itself, bound }
+    }
+
+    /// What becomes of the goal when the median is `value`.
+    pub fn judge(self, value: f64) -> Verdict {
+        let met = match self.bound {
+            Bound::AtLeast(least) => value >= least,
+            Bound::AtMost(most) => value <= most,
+        };
+        Verdict { goal: self, value, met }
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (sign, number) = match self.bound {
+            Bound::AtLeast(number) => (">=", number),
+            Bound::AtMost(number) => ("<=", number),
+        };
+        match self.yardstick {
+            Yardstick::Ratio(name) => write!(f, "{sign} {number} x {name}"),
+            Yardstick::Difference(name) => write!(f, "{sign} {name} + {number}"),
+            Yardstick::Itself => write!(f, "{sign} {number}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_goal_is_met_at_its_bound_and_not_beyond() {
+        let least = Goal::ratio("raw", Bound::AtLeast(0.9));
+        assert!(least.judge(0.9).met && !least.judge(0.89).met);
+        let most = Goal::count(Bound::AtMost(2.0));
+        assert!(most.judge(2.0).met && !most.judge(2.01).met);
+    }
+
+    #[test]
+    fn a_value_that_is_no_number_meets_no_goal() {
+        assert!(!Goal::count(Bound::AtMost(2.0)).judge(f64::NAN).met);
+        assert!(!Goal::count(Bound::AtLeast(2.0)).judge(f64::NAN).met);
+    }
+
+    #[test]
+    fn a_goal_reads_as_in_the_table_of_goals() {
+        assert_eq!(Goal::ratio("raw", Bound::AtLeast(0.9)).to_string(), ">= 0.9 x raw");
+        assert_eq!(Goal::difference("flock", Bound::AtMost(8.0)).to_string(), "<= flock + 8");
+    }
+}

@@ -1,0 +1,21 @@
+//! Measuring holdtight: short comparisons with yardsticks and peers (`rows`), and long runs (`soaks`).
+//!
+//! Only ratios within one run are quoted: contenders take turns round by round, so that a busy machine slows
+//! them alike. Nothing here is a test; no test asserts a time.
+
+mod args;
+mod goal;
+mod measure;
+mod report;
+pub mod rows;
+pub mod soaks;
+mod stats;
+
+pub use args::{BenchArgs, SoakArgs};
+pub use goal::{Bound, Goal, Verdict, Yardstick};
+pub use measure::{Comparison, Contender, Effort, Measured, Row, Series};
+pub use report::{merge, table};
+pub use stats::Summary;
+
+/// Why a measurement could not be made: one message for the reader.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;

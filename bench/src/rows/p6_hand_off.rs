@@ -1,0 +1,168 @@
+//! P6: many tasks of one process on one key. How fast does the lock pass from task to task?
+//!
+//! The yardstick is `tokio::sync::Mutex`, which is fair as our queue is, but mints no fence, keeps no lease and
+//! tells nobody of a loss. All tasks queue up before the first of them gets the lock, they do nothing while they
+//! hold it, and only a change of holder counts: a task that takes a free lock again is no hand-off.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use holdtight_core::{DistributedLock, MemoryStore};
+use tokio::runtime::Runtime;
+use tokio::sync::Mutex;
+use tokio::task::{JoinSet, yield_now};
+
+use crate::{Bound, Comparison, Contender, Effort, Failure, Goal, Row};
+
+/// Holds per round, shared among the tasks.
+const HOLDS: u64 = 200_000;
+
+/// The goal is set for the last; the others show how the cost grows. Fewer than ten pass it on too seldom to count.
+const TASKS: [u64; 3] = [10, 100, 1_000];
+
+/// The holder that lets the others queue up.
+const OPENER: u64 = 0;
+
+const MUTEX: &str = "tokio::sync::Mutex";
+
+pub(super) const ROW: Row =
+    Row::new("P6", "tasks of one process on one key, memory store", prepare);
+
+fn prepare(_: Effort) -> Result<Vec<Comparison>, Failure> {
+    let mut comparisons = Vec::new();
+    for tasks in TASKS {
+        let comparison = Comparison::new(
+            format!("memory store, one key, {tasks} tasks"),
+            "hand-offs/s",
+            Contender::new("holdtight", ours(tasks)?),
+        )
+        .against(Contender::new(MUTEX, mutex(tasks)?));
+        comparisons.push(if Some(&tasks) == TASKS.last() {
+            comparison.goal(Goal::ratio(MUTEX, Bound::AtLeast(0.3)))
+        } else {
+            comparison
+        });
+    }
+    Ok(comparisons)
+}
+
+fn ours(tasks: u64) -> Result<impl FnMut(Effort) -> Result<f64, Failure>, Failure> {
+    let runtime = runtime()?;
+    let lock = DistributedLock::builder(MemoryStore::new()).wait_forever().build()?;
+    Ok(move |effort| {
+        hand_offs(&runtime, effort, tasks, &lock, async |lock, place, times| {
+            for _ in 0..times {
+                let handle = lock.acquire("key").await?;
+                place.hold().await;
+                handle.release().await?;
+            }
+            Ok(())
+        })
+    })
+}
+
+fn mutex(tasks: u64) -> Result<impl FnMut(Effort) -> Result<f64, Failure>, Failure> {
+    let runtime = runtime()?;
+    let mutex = Arc::new(Mutex::new(()));
+    Ok(move |effort| {
+        hand_offs(&runtime, effort, tasks, &mutex, async |mutex, place, times| {
+            for _ in 0..times {
+                let held = mutex.lock().await;
+                place.hold().await;
+                drop(held);
+            }
+            Ok(())
+        })
+    })
+}
+
+fn runtime() -> Result<Runtime, Failure> {
+    Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)
+}
+
+/// One task's view of the round.
+struct Place {
+    me: u64,
+    round: Arc<Round>,
+}
+
+#[derive(Default)]
+struct Round {
+    tasks: u64,
+    arrived: AtomicU64,
+    opened: AtomicBool,
+    start: OnceLock<Instant>,
+    // Only the holder changes these, by a read and a write that a second holder could come between.
+    holds: AtomicU64,
+    hand_offs: AtomicU64,
+    last: AtomicU64,
+}
+
+impl Place {
+    /// What a task does while it holds the lock.
+    async fn hold(&self) {
+        let round = &*self.round;
+        if self.me == OPENER {
+            round.opened.store(true, Ordering::Release);
+            while round.arrived.load(Ordering::Acquire) < round.tasks {
+                yield_now().await;
+            }
+            round.start.get_or_init(Instant::now);
+            return;
+        }
+        add_one(&round.holds);
+        if round.last.load(Ordering::Relaxed) != self.me {
+            round.last.store(self.me, Ordering::Relaxed);
+            add_one(&round.hand_offs);
+        }
+    }
+}
+
+fn add_one(count: &AtomicU64) {
+    count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+/// Hand-offs per second when each of `tasks` holds the lock its share of times.
+fn hand_offs<L, W>(
+    runtime: &Runtime,
+    effort: Effort,
+    tasks: u64,
+    lock: &L,
+    work: impl Fn(L, Place, u64) -> W,
+) -> Result<f64, Failure>
+where
+    L: Clone,
+    W: Future<Output = Result<(), Failure>> + Send + 'static,
+{
+    let each = (effort.work(HOLDS) / tasks).max(1);
+    let round = Arc::new(Round { tasks, ..Round::default() });
+    let place = |me| Place { me, round: Arc::clone(&round) };
+    let end = runtime.block_on(async {
+        let mut running = JoinSet::new();
+        running.spawn(work(lock.clone(), place(OPENER), 1));
+        while !round.opened.load(Ordering::Acquire) {
+            yield_now().await;
+        }
+        for me in 1..=tasks {
+            let (round, working) = (Arc::clone(&round), work(lock.clone(), place(me), each));
+            running.spawn(async move {
+                round.arrived.fetch_add(1, Ordering::AcqRel);
+                working.await
+            });
+        }
+        while let Some(ended) = running.join_next().await {
+            ended??;
+        }
+        Ok::<_, Failure>(Instant::now())
+    })?;
+    let (expected, holds) = (tasks * each, round.holds.load(Ordering::Relaxed));
+    if holds != expected {
+        return Err(format!("{expected} holds were counted as {holds}: two at once").into());
+    }
+    let start = round.start.get().ok_or("nobody let the tasks begin")?;
+    let hand_offs = round.hand_offs.load(Ordering::Relaxed);
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    Ok(hand_offs as f64 / end.duration_since(*start).as_secs_f64())
+}

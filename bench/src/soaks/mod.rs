@@ -1,0 +1,60 @@
+//! The long runs, one file each. A new one is a file here and a line in [`all`].
+//!
+//! A run finds out what only time or numbers bring: what stays behind, what grows, what is lost. It fails by an
+//! error, never by being slow.
+
+mod distinct_keys;
+
+use crate::Failure;
+
+/// One long run.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Soak {
+    /// For `--only`.
+    pub name: &'static str,
+    /// What it shows.
+    pub about: &'static str,
+    /// Runs it at a share of its full size, says what it found.
+    pub run: fn(scale: f64) -> Result<String, Failure>,
+}
+
+/// Every long run.
+pub fn all() -> Vec<Soak> {
+    vec![Soak {
+        name: "memory-keys",
+        about: "a million keys locked and released once leave nothing in the memory store",
+        run: distinct_keys::memory,
+    }]
+}
+
+/// `scale` of `full`, at least one.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "sizes of runs are far below 2^52, and rounded"
+)]
+fn share(full: u64, scale: f64) -> u64 {
+    ((full as f64 * scale).round() as u64).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_rounded_and_never_empty() {
+        assert_eq!(share(1_000_000, 0.05), 50_000);
+        assert_eq!(share(3, 0.01), 1);
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<&str> = all().iter().map(|soak| soak.name).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

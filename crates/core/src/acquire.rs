@@ -1,0 +1,199 @@
+//! The builders behind `lock.acquire(key)` and `lock.try_acquire(key)`: options first, then `.await` or `.run(…)`.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::Liveness;
+use crate::engine::Engine;
+use crate::error::LockError;
+use crate::handle::{Held, LockHandle};
+use crate::owner::Owner;
+use crate::retry::RetryPolicy;
+use crate::spec::Spec;
+use crate::wait::{self, Outcome};
+
+/// The future of an acquire call.
+pub type Acquiring<T> = Pin<Box<dyn Future<Output = Result<T, LockError>> + Send + 'static>>;
+
+macro_rules! options {
+    ($builder:ident) => {
+        impl $builder {
+            /// The lease: how long the lock lasts if nothing is heard from its holder. Default 30 s.
+            pub fn ttl(mut self, ttl: Duration) -> Self {
+                self.spec().ttl = ttl;
+                self
+            }
+
+            /// Whether the lock is renewed in the background while the handle lives. Default: it is.
+            pub fn auto_renew(mut self, auto_renew: bool) -> Self {
+                self.spec().auto_renew = auto_renew;
+                self
+            }
+
+            /// Ends the lock after so long, however often it is renewed: for work that may hang.
+            pub fn max_hold(mut self, most: Duration) -> Self {
+                self.spec().max_hold = Some(most);
+                self
+            }
+
+            /// Why the lock is taken, for whoever finds it held.
+            pub fn reason(mut self, reason: impl Into<String>) -> Self {
+                let spec = self.spec();
+                spec.owner = Arc::new(Owner::clone(&spec.owner).with_reason(reason));
+                self
+            }
+
+            /// Who takes the lock, for whoever finds it held. Default: this process.
+            pub fn owner(mut self, owner: Owner) -> Self {
+                self.spec().owner = Arc::new(owner);
+                self
+            }
+
+            /// What keeps the lock alive besides its lease. Default: this process.
+            pub fn liveness(mut self, liveness: Liveness) -> Self {
+                self.spec().liveness = liveness;
+                self
+            }
+
+            fn spec(&mut self) -> &mut Spec {
+                Arc::make_mut(&mut self.spec)
+            }
+        }
+
+        impl fmt::Debug for $builder {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($builder)).field("key", &self.key).finish_non_exhaustive()
+            }
+        }
+    };
+}
+
+/// A lock about to be taken: see [`DistributedLock::acquire`](crate::DistributedLock::acquire).
+#[must_use = "nothing happens until it is awaited"]
+pub struct Acquire {
+    engine: Arc<Engine>,
+    key: String,
+    spec: Arc<Spec>,
+}
+
+/// A lock about to be tried: see [`DistributedLock::try_acquire`](crate::DistributedLock::try_acquire).
+#[must_use = "nothing happens until it is awaited"]
+pub struct TryAcquire {
+    engine: Arc<Engine>,
+    key: String,
+    spec: Arc<Spec>,
+}
+
+options!(Acquire);
+options!(TryAcquire);
+
+impl Acquire {
+    pub(crate) fn new(engine: &Arc<Engine>, key: &str) -> Self {
+        Self { engine: Arc::clone(engine), key: key.to_owned(), spec: Arc::clone(&engine.defaults) }
+    }
+
+    /// How long to wait if the lock is busy. Zero makes one attempt. Default 5 s.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.spec().wait = Some(wait);
+        self
+    }
+
+    /// Waits until the lock is free, however long that takes.
+    pub fn wait_forever(mut self) -> Self {
+        self.spec().wait = None;
+        self
+    }
+
+    /// How a busy lock is rechecked.
+    pub fn retry(mut self, retry: RetryPolicy) -> Self {
+        self.spec().retry = retry;
+        self
+    }
+
+    /// Takes the lock, runs `work` under it, and gives it back. The work is dropped if the lock is lost.
+    ///
+    /// The work gets a [`Held`]: fence, deadline, loss. Work that ended before the lock was lost is `Ok`, whatever the
+    /// release then says. Work that blocks its thread cannot be stopped: let what it writes to check the fence.
+    ///
+    /// # Errors
+    /// Those of acquiring; [`Lost`](crate::ErrorKind::Lost) if the work was stopped because the lock was lost.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, so is the work, and the lock is given back in the background.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), holdtight_core::LockError> {
+    /// # use std::time::Duration;
+    /// # let lock = holdtight_core::DistributedLock::builder(holdtight_core::MemoryStore::new()).build()?;
+    /// let shipped = lock
+    ///     .acquire("deploy")
+    ///     .ttl(Duration::from_secs(60))
+    ///     .run(async |held| format!("release under fence {}", held.fence()))
+    ///     .await?;
+    /// # assert!(shipped.starts_with("release"));
+    /// # Ok(()) }
+    /// ```
+    pub async fn run<T, F>(self, work: F) -> Result<T, LockError>
+    where
+        F: AsyncFnOnce(Held) -> T,
+    {
+        let handle = self.into_future().await?;
+        let held = handle.held();
+        // Loss is looked at first: work that is woken together with the loss does not get to run once more.
+        let ended = tokio::select! {
+            biased;
+            loss = held.lost() => Err(loss),
+            out = work(handle.held()) => Ok(out),
+        };
+        match ended {
+            Ok(out) => {
+                if let Err(error) = handle.release().await {
+                    tracing::warn!(%error, "the work was done in time, but its lock could not be released as ours");
+                }
+                Ok(out)
+            }
+            Err(loss) => Err(held.lost_error(loss)),
+        }
+    }
+}
+
+impl TryAcquire {
+    pub(crate) fn new(engine: &Arc<Engine>, key: &str) -> Self {
+        let mut spec = Arc::clone(&engine.defaults);
+        if !spec.tries_once() {
+            Arc::make_mut(&mut spec).wait = Some(Duration::ZERO);
+        }
+        Self { engine: Arc::clone(engine), key: key.to_owned(), spec }
+    }
+}
+
+impl IntoFuture for Acquire {
+    type Output = Result<LockHandle, LockError>;
+    type IntoFuture = Acquiring<LockHandle>;
+
+    fn into_future(self) -> Acquiring<LockHandle> {
+        Box::pin(async move {
+            match wait::acquire(self.engine, &self.key, self.spec).await? {
+                Outcome::Held(handle) => Ok(handle),
+                Outcome::Busy(error) => Err(error),
+            }
+        })
+    }
+}
+
+impl IntoFuture for TryAcquire {
+    type Output = Result<Option<LockHandle>, LockError>;
+    type IntoFuture = Acquiring<Option<LockHandle>>;
+
+    fn into_future(self) -> Acquiring<Option<LockHandle>> {
+        Box::pin(async move {
+            match wait::acquire(self.engine, &self.key, self.spec).await? {
+                Outcome::Held(handle) => Ok(Some(handle)),
+                Outcome::Busy(_) => Ok(None),
+            }
+        })
+    }
+}

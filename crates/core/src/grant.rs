@@ -1,0 +1,221 @@
+//! One grant of one lock: its identity, and the single state machine that says whether it is still held.
+//!
+//! Shared by the handle, the keeper and whoever awaits the loss. Whoever ends it first decides how it ended;
+//! late answers find it ended and change nothing.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::Notify;
+
+use crate::backend::Lease;
+use crate::clock::{Clock, Moment};
+use crate::fence::Fence;
+use crate::handle::LockHandle;
+use crate::keeper::GrantId;
+use crate::key::Key;
+use crate::lease;
+use crate::owner::Owner;
+use crate::queue::Front;
+use crate::secret::Secret;
+use crate::spec::Wish;
+
+/// The front of the engine's queue.
+pub(crate) type LockFront = Front<Wish, LockHandle>;
+
+/// While something is awaited on a clock that may run ahead of timers, it is looked at this often.
+pub(crate) const TICK: Duration = Duration::from_millis(250);
+
+/// Why a lock is no longer held although its holder did not give it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Loss {
+    /// The lease ran out before it could be renewed.
+    Expired,
+    /// The store says that somebody else has it, or nobody.
+    TakenAway,
+    /// It was held as long as `max_hold` allows.
+    MaxHold,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Expired => "its lease ran out before it was renewed",
+            Self::TakenAway => "the store says that this holder no longer has it",
+            Self::MaxHold => "it was held as long as `max_hold` allows",
+        })
+    }
+}
+
+/// How a grant ended. The numbers are the states of [`Grant::state`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum End {
+    Released = 1,
+    Detached = 2,
+    LostExpired = 3,
+    LostTaken = 4,
+    LostMaxHold = 5,
+}
+
+impl From<Loss> for End {
+    fn from(loss: Loss) -> Self {
+        match loss {
+            Loss::Expired => Self::LostExpired,
+            Loss::TakenAway => Self::LostTaken,
+            Loss::MaxHold => Self::LostMaxHold,
+        }
+    }
+}
+
+const HELD: u8 = 0;
+
+pub(crate) struct Grant {
+    pub(crate) key: Key,
+    pub(crate) secret: Secret,
+    pub(crate) fence: Fence,
+    pub(crate) owner: Arc<Owner>,
+    /// The lease asked for: what a renewal restores.
+    pub(crate) ttl: Duration,
+    pub(crate) auto_renew: bool,
+    pub(crate) acquired_at: Moment,
+    pub(crate) acquired_wall: SystemTime,
+    /// The end that `max_hold` sets.
+    pub(crate) hold_until: Moment,
+    valid_until: AtomicU64,
+    state: AtomicU8,
+    contended: AtomicBool,
+    ended: Notify,
+    front: Mutex<Option<LockFront>>,
+    /// Where the keeper finds it; set once, right after it was made.
+    pub(crate) kept: std::sync::OnceLock<GrantId>,
+}
+
+impl Grant {
+    /// A grant of `lease` for `wish`, by a request that left at `sent_at`.
+    pub(crate) fn new(
+        wish: &Wish,
+        lease: Lease,
+        sent_at: Moment,
+        wall: SystemTime,
+        front: Option<LockFront>,
+    ) -> Self {
+        // A store may round a lease up, but what it says beyond the lease asked for is not needed, so not trusted.
+        let ttl = lease.ttl.min(wish.spec.ttl);
+        Self {
+            key: wish.key.clone(),
+            secret: wish.secret.clone(),
+            fence: lease.fence,
+            owner: Arc::clone(&wish.spec.owner),
+            ttl: wish.spec.ttl,
+            auto_renew: wish.spec.auto_renew,
+            acquired_at: sent_at,
+            acquired_wall: wall,
+            hold_until: wish.spec.max_hold.map_or(Moment::FAR_FUTURE, |most| sent_at.after(most)),
+            valid_until: AtomicU64::new(lease::valid_until(sent_at, ttl).as_nanos()),
+            state: AtomicU8::new(HELD),
+            contended: AtomicBool::new(lease.contended.unwrap_or(true)),
+            ended: Notify::new(),
+            front: Mutex::new(front),
+            kept: std::sync::OnceLock::new(),
+        }
+    }
+
+    /// Until when the holder may believe in it, if nothing ends it earlier.
+    pub(crate) fn deadline(&self) -> Moment {
+        self.valid_until().min(self.hold_until)
+    }
+
+    pub(crate) fn valid_until(&self) -> Moment {
+        Moment::from_nanos(self.valid_until.load(Ordering::Acquire))
+    }
+
+    /// Takes note of an extension: the end never moves earlier, because the store's never does.
+    pub(crate) fn extended(&self, lease: Lease, sent_at: Moment) {
+        let end = lease::valid_until(sent_at, lease.ttl.min(lease::MAX_TTL));
+        self.valid_until.fetch_max(end.as_nanos(), Ordering::AcqRel);
+        if let Some(contended) = lease.contended {
+            self.contended.store(contended, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether other processes wait for it, as far as the store last said.
+    pub(crate) fn is_contended(&self) -> bool {
+        self.contended.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_held(&self, now: Moment) -> bool {
+        self.state.load(Ordering::Acquire) == HELD && now < self.deadline()
+    }
+
+    /// Ends it, unless it has ended already. Returns whether this call did.
+    pub(crate) fn end(&self, how: End) -> bool {
+        let first = self
+            .state
+            .compare_exchange(HELD, how as u8, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok();
+        if first {
+            self.ended.notify_waiters();
+        }
+        first
+    }
+
+    /// How it was lost, if it was. A passed deadline counts even before the keeper has noticed.
+    pub(crate) fn loss(&self, now: Moment) -> Option<Loss> {
+        match self.state.load(Ordering::Acquire) {
+            HELD if now >= self.hold_until => Some(Loss::MaxHold),
+            HELD if now >= self.valid_until() => Some(Loss::Expired),
+            3 => Some(Loss::Expired),
+            4 => Some(Loss::TakenAway),
+            5 => Some(Loss::MaxHold),
+            _ => None,
+        }
+    }
+
+    /// Resolves when it is lost; never, if it is given back.
+    ///
+    /// It looks at the clock itself: a keeper that died with its runtime hides no loss, and neither do timers
+    /// that stood still while the machine slept.
+    pub(crate) async fn lost(&self, clock: &dyn Clock) -> Loss {
+        loop {
+            let ended = self.ended.notified();
+            tokio::pin!(ended);
+            ended.as_mut().enable();
+            let now = clock.now();
+            if let Some(loss) = self.loss(now) {
+                return loss;
+            }
+            if self.state.load(Ordering::Acquire) != HELD {
+                return std::future::pending().await;
+            }
+            let left = self.deadline().since(now).min(TICK);
+            let _ = tokio::time::timeout(left, ended).await;
+        }
+    }
+
+    /// Takes the front of the line away, to pass it on.
+    pub(crate) fn take_front(&self) -> Option<LockFront> {
+        self.front.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Whether others of this process wait behind it.
+    pub(crate) fn has_waiters(&self) -> bool {
+        let front = self.front.lock().unwrap_or_else(PoisonError::into_inner);
+        front.as_ref().is_some_and(Front::has_waiters)
+    }
+}
+
+impl fmt::Debug for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grant")
+            .field("key", &self.key)
+            .field("fence", &self.fence)
+            .field("state", &self.state.load(Ordering::Relaxed))
+            .finish_non_exhaustive()
+    }
+}

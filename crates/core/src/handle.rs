@@ -1,0 +1,334 @@
+//! A held lock in the hands of its holder: [`LockHandle`] owns it, [`Held`] watches it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::{ExtendBy, ExtendRequest, Extension};
+use crate::engine::Engine;
+use crate::error::LockError;
+use crate::fence::Fence;
+use crate::grant::{End, Grant, Loss};
+use crate::info::LockInfo;
+use crate::key::Key;
+use crate::lease;
+use crate::release::{self, Finishing, within};
+use crate::token::LockToken;
+
+/// A lock that is held until it is released, dropped, detached or lost.
+///
+/// It is renewed in the background (unless `auto_renew(false)` was asked for) and knows by itself when it can no
+/// longer be trusted: [`is_held`](Self::is_held) reads a local clock, and [`lost`](Self::lost) resolves *before*
+/// anybody else can get the lock.
+///
+/// Dropping it gives the lock back: at once in the memory and file stores, in the background elsewhere. **A program
+/// that ends right after dropping a handle** calls [`shutdown`](crate::DistributedLock::shutdown) first, or the lock
+/// stays until its lease is over. [`release`](Self::release) tells whether it was still ours.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), holdtight_core::LockError> {
+/// # let lock = holdtight_core::DistributedLock::builder(holdtight_core::MemoryStore::new()).build()?;
+/// let handle = lock.acquire("invoice:7").await?;
+/// println!("pass {} to whatever the lock protects", handle.fence());
+/// handle.release().await
+/// # }
+/// ```
+#[must_use = "a handle that is dropped gives its lock back at once"]
+pub struct LockHandle {
+    held: Held,
+    /// Whether the lock is still this handle's to give back.
+    owned: bool,
+}
+
+/// A view of a held lock: what work done under it may know. Cheap to clone; does not keep the lock.
+#[derive(Clone)]
+pub struct Held {
+    engine: Arc<Engine>,
+    grant: Arc<Grant>,
+}
+
+impl LockHandle {
+    pub(crate) fn new(engine: Arc<Engine>, grant: Arc<Grant>) -> Self {
+        Self { held: Held { engine, grant }, owned: true }
+    }
+
+    /// The grant inside, to be given back by the caller.
+    pub(crate) fn into_grant(mut self) -> Option<Arc<Grant>> {
+        self.disown().then(|| Arc::clone(&self.held.grant))
+    }
+
+    fn disown(&mut self) -> bool {
+        std::mem::replace(&mut self.owned, false)
+    }
+
+    /// Gives the lock back.
+    ///
+    /// # Errors
+    /// [`Lost`](crate::ErrorKind::Lost) if it was not ours any more: somebody else may have worked at the same time.
+    /// Other kinds if the store did not answer for five seconds; the release goes on in the background.
+    ///
+    /// # Cancel safety
+    /// Cancel-safe: if the future is dropped, the release goes on in the background.
+    pub async fn release(mut self) -> Result<(), LockError> {
+        self.disown();
+        let Held { engine, grant } = self.held.clone();
+        let lost = release::stop(&engine, &grant);
+        let work = release::give_back(Arc::clone(&engine), grant, lost);
+        Finishing::new(engine, work).await
+    }
+
+    /// Lets the lock live on by its lease alone and gives the right to it as plain data.
+    ///
+    /// The lease runs for at least the lock's TTL from now; it is not renewed any more. Another process, or this one
+    /// later, takes it up again with [`resume`](crate::DistributedLock::resume).
+    ///
+    /// # Errors
+    /// [`Lost`](crate::ErrorKind::Lost) if it was not ours any more; other kinds if the store did not answer. The lock
+    /// is then given back in the background.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the lock is given back in the background.
+    pub async fn detach(self) -> Result<LockToken, LockError> {
+        let token = self.token();
+        let ttl = self.held.grant.ttl;
+        self.let_run(ttl).await?;
+        Ok(token)
+    }
+
+    /// Leaves the lock held for at least `duration` from now, and forgets it: a cooldown.
+    ///
+    /// # Errors
+    /// As [`detach`](Self::detach), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) outside the store's limits.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the lock is given back in the background.
+    pub async fn keep_for(self, duration: Duration) -> Result<(), LockError> {
+        let store = &self.held.engine.store;
+        lease::check_ttl(duration, store.min_ttl, store.max_ttl)?;
+        self.let_run(duration).await
+    }
+
+    async fn let_run(mut self, ttl: Duration) -> Result<(), LockError> {
+        self.held.check()?;
+        let Held { engine, grant } = self.held.clone();
+        let sent_at = engine.clock.now();
+        let mut call =
+            Arc::clone(&engine.backend).detach(grant.key.clone(), grant.secret.clone(), ttl);
+        self.held.take_extension(within(engine.step_timeout, &mut call).await, sent_at)?;
+        if grant.end(End::Detached) {
+            self.disown();
+            engine.keeper.dismiss(&grant);
+            drop(grant.take_front());
+        }
+        Ok(())
+    }
+
+    /// A view of this lock, to hand to the work that is done under it.
+    pub fn held(&self) -> Held {
+        self.held.clone()
+    }
+
+    /// Moves the end of the lease to at least `ttl` from now, by the store's time. Never shortens it.
+    ///
+    /// # Errors
+    /// [`Lost`](crate::ErrorKind::Lost) if it is not ours any more; it cannot be revived. Other kinds if the store did
+    /// not answer: the lock is then held until the deadline it had before.
+    ///
+    /// # Cancel safety
+    /// Cancel-safe: the lease may or may not have been extended; the handle counts only on what it knows.
+    pub async fn extend(&self, ttl: Duration) -> Result<(), LockError> {
+        self.held.extend(ttl).await
+    }
+
+    /// Adds `extra` to what is left of the lease, computed in the store; at most 24 h from now in all.
+    ///
+    /// # Errors
+    /// As [`extend`](Self::extend).
+    ///
+    /// # Cancel safety
+    /// Not idempotent: if the future is dropped, the lease may or may not be longer.
+    pub async fn extend_by(&self, extra: Duration) -> Result<(), LockError> {
+        self.held.extend_by(extra).await
+    }
+
+    /// Whether the lock is held, by the local deadline. No I/O.
+    pub fn is_held(&self) -> bool {
+        self.held.is_held()
+    }
+
+    /// How long it is held at least, if nothing is renewed. Zero once it is not.
+    pub fn remaining(&self) -> Duration {
+        self.held.remaining()
+    }
+
+    /// Resolves when the lock is lost, before anybody else can get it; never, if it is given back.
+    ///
+    /// # Cancel safety
+    /// Cancel-safe.
+    pub async fn lost(&self) -> Loss {
+        self.held.lost().await
+    }
+
+    /// The number that whatever the lock protects should check.
+    pub fn fence(&self) -> Fence {
+        self.held.fence()
+    }
+
+    /// The key, as it was asked for.
+    pub fn key(&self) -> Key {
+        self.held.key()
+    }
+
+    /// What is known about this lock.
+    pub fn info(&self) -> LockInfo {
+        self.held.info()
+    }
+
+    /// The right to this lock as plain data, without letting go of it.
+    pub fn token(&self) -> LockToken {
+        LockToken::new(self.held.grant.key.clone(), self.held.grant.secret.clone())
+    }
+}
+
+impl Held {
+    /// As [`LockHandle::fence`].
+    pub fn fence(&self) -> Fence {
+        self.grant.fence
+    }
+
+    /// As [`LockHandle::key`].
+    pub fn key(&self) -> Key {
+        self.engine.user_key(&self.grant.key)
+    }
+
+    /// As [`LockHandle::is_held`].
+    pub fn is_held(&self) -> bool {
+        self.grant.is_held(self.engine.clock.now())
+    }
+
+    /// As [`LockHandle::remaining`].
+    pub fn remaining(&self) -> Duration {
+        let now = self.engine.clock.now();
+        if self.grant.is_held(now) { self.grant.deadline().since(now) } else { Duration::ZERO }
+    }
+
+    /// As [`LockHandle::lost`].
+    ///
+    /// # Cancel safety
+    /// Cancel-safe.
+    pub async fn lost(&self) -> Loss {
+        self.grant.lost(&*self.engine.clock).await
+    }
+
+    /// An error if the lock is not held any more: one clock read, to put before every side effect.
+    ///
+    /// # Errors
+    /// [`Lost`](crate::ErrorKind::Lost), or [`NotHeld`](crate::ErrorKind::NotHeld) after it was given back.
+    pub fn check(&self) -> Result<(), LockError> {
+        let now = self.engine.clock.now();
+        match self.grant.loss(now) {
+            Some(loss) => Err(self.lost_error(loss)),
+            None if self.grant.is_held(now) => Ok(()),
+            None => Err(LockError::not_held("it was given back before").with_key(&self.key())),
+        }
+    }
+
+    /// What is known about this lock.
+    pub fn info(&self) -> LockInfo {
+        let (now, wall) = (self.engine.clock.now(), self.engine.clock.wall());
+        LockInfo {
+            key: self.key(),
+            fence: Some(self.grant.fence),
+            acquired_at: Some(self.grant.acquired_wall),
+            expires_at: wall.checked_add(self.grant.deadline().since(now)),
+            is_held: self.grant.is_held(now),
+            owner: (*self.grant.owner).clone(),
+        }
+    }
+
+    /// As [`LockHandle::extend`].
+    ///
+    /// # Errors
+    /// As [`LockHandle::extend`].
+    pub async fn extend(&self, ttl: Duration) -> Result<(), LockError> {
+        lease::check_ttl(ttl, self.engine.store.min_ttl, self.engine.store.max_ttl)?;
+        self.extend_step(ExtendBy::AtLeast(ttl)).await
+    }
+
+    /// As [`LockHandle::extend_by`].
+    ///
+    /// # Errors
+    /// As [`LockHandle::extend`].
+    pub async fn extend_by(&self, extra: Duration) -> Result<(), LockError> {
+        lease::check_ttl(extra, Duration::ZERO, lease::MAX_TTL)?;
+        self.extend_step(ExtendBy::Add(extra)).await
+    }
+
+    async fn extend_step(&self, by: ExtendBy) -> Result<(), LockError> {
+        self.check()?;
+        let request = ExtendRequest::new(self.grant.key.clone(), self.grant.secret.clone(), by);
+        let sent_at = self.engine.clock.now();
+        let mut call = Arc::clone(&self.engine.backend).extend(vec![request]);
+        let answer = match within(self.engine.step_timeout, &mut call).await {
+            Some(Ok(mut answers)) if answers.len() == 1 => answers.pop(),
+            Some(Ok(_)) => {
+                Some(Err(LockError::internal("the store answered one extension with several")))
+            }
+            Some(Err(error)) => Some(Err(error)),
+            None => None,
+        };
+        self.take_extension(answer, sent_at)
+    }
+
+    fn take_extension(
+        &self,
+        answer: Option<Result<Extension, LockError>>,
+        sent_at: crate::clock::Moment,
+    ) -> Result<(), LockError> {
+        match answer {
+            Some(Ok(Extension::Extended(lease))) if lease.fence == self.grant.fence => {
+                self.grant.extended(lease, sent_at);
+                self.engine.keeper.moved(&self.grant);
+                // An answer that took longer than the lease is no answer.
+                self.check()
+            }
+            Some(Ok(_)) => {
+                self.engine.keeper.lose(&self.grant, Loss::TakenAway);
+                Err(self.lost_error(Loss::TakenAway))
+            }
+            Some(Err(error)) => Err(error.with_key(&self.key())),
+            None => Err(LockError::ambiguous(
+                "the store did not answer in time; the lock is held until the deadline it had before",
+            )
+            .with_key(&self.key())),
+        }
+    }
+
+    pub(crate) fn lost_error(&self, loss: Loss) -> LockError {
+        release::lost_error(&self.engine, &self.grant, loss)
+    }
+}
+
+impl Drop for LockHandle {
+    fn drop(&mut self) {
+        if self.disown() {
+            release::drop_grant(&self.held.engine, Arc::clone(&self.held.grant));
+        }
+    }
+}
+
+impl fmt::Debug for LockHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LockHandle").field(&self.held).finish()
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held")
+            .field("key", &self.grant.key)
+            .field("fence", &self.grant.fence)
+            .field("is_held", &self.is_held())
+            .finish_non_exhaustive()
+    }
+}

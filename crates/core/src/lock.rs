@@ -1,0 +1,419 @@
+//! [`DistributedLock`]: one store, and everything that can be done with its locks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::acquire::{Acquire, TryAcquire};
+use crate::backend::{
+    Backend, ExtendBy, ExtendRequest, Extension, Guarantees, Lease, Liveness, Release, Reply,
+};
+use crate::clock::{BootClock, Clock};
+use crate::engine::{Engine, Parts};
+use crate::error::LockError;
+use crate::event::{Event, Events};
+use crate::fence::Fence;
+use crate::handle::{Held, LockHandle};
+use crate::info::LockInfo;
+use crate::owner::Owner;
+use crate::release::within;
+use crate::retry::RetryPolicy;
+use crate::spec::{Spec, Wish};
+use crate::token::LockToken;
+
+/// How long one step of a store may take before its outcome counts as unknown.
+const STEP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long `shutdown` waits for releases.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The most locks that `list` returns.
+const LIST_LIMIT: usize = 10_000;
+
+/// Locks in one store. Cheap to clone; all clones share one queue, one keeper and one connection.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), holdtight_core::LockError> {
+/// use std::time::Duration;
+/// use holdtight_core::{DistributedLock, MemoryStore};
+///
+/// let lock = DistributedLock::builder(MemoryStore::new()).ttl(Duration::from_secs(10)).build()?;
+///
+/// let handle = lock.acquire("user:123").wait(Duration::from_secs(5)).await?;
+/// assert!(lock.try_acquire("user:123").await?.is_none(), "busy is not an error");
+/// handle.release().await?;
+///
+/// let total = lock.with_lock("sum", async |held| held.fence().get() + 1).await?;
+/// # assert!(total > 1);
+/// lock.shutdown().await
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct DistributedLock {
+    engine: Arc<Engine>,
+}
+
+/// Options that all locks of one [`DistributedLock`] share.
+#[derive(Debug)]
+#[must_use = "nothing is built until `build` is called"]
+pub struct Builder {
+    parts: Parts,
+}
+
+impl DistributedLock {
+    /// Starts with a store.
+    pub fn builder(backend: impl Backend) -> Builder {
+        Builder::shared(Arc::new(backend))
+    }
+
+    /// Takes the lock, waiting for it as the policy says. Add options, then `.await`, or [`run`](Acquire::run) work.
+    ///
+    /// # Errors
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder if it stayed busy; [`InvalidKey`](crate::ErrorKind::InvalidKey)
+    /// and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) before any I/O; what the store reports otherwise.
+    ///
+    /// # Cancel safety
+    /// Cancel-safe at every await point: whatever the store may have granted is given back in the background.
+    pub fn acquire(&self, key: impl AsRef<str>) -> Acquire {
+        Acquire::new(&self.engine, key.as_ref())
+    }
+
+    /// Asks for the lock once: `Ok(None)` if it is busy.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), without `Timeout`.
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    pub fn try_acquire(&self, key: impl AsRef<str>) -> TryAcquire {
+        TryAcquire::new(&self.engine, key.as_ref())
+    }
+
+    /// Takes the lock, waiting at most `wait`: the same as `acquire(key).wait(wait)`.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    pub async fn wait_for_lock(
+        &self,
+        key: impl AsRef<str>,
+        wait: Duration,
+    ) -> Result<LockHandle, LockError> {
+        self.acquire(key).wait(wait).await
+    }
+
+    /// Runs `work` under the lock: the same as `acquire(key).run(work)`.
+    ///
+    /// # Errors
+    /// As [`Acquire::run`].
+    ///
+    /// # Cancel safety
+    /// As [`Acquire::run`].
+    pub async fn with_lock<T, F>(&self, key: impl AsRef<str>, work: F) -> Result<T, LockError>
+    where
+        F: AsyncFnOnce(Held) -> T,
+    {
+        self.acquire(key).run(work).await
+    }
+
+    /// Whether anybody holds the lock now. By the time it is read the answer may be old: to *get* the lock, try.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub async fn is_locked(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
+        Ok(self.lookup(key).await?.is_some())
+    }
+
+    /// Who holds the lock now.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub async fn lookup(&self, key: impl AsRef<str>) -> Result<Option<LockInfo>, LockError> {
+        let key = self.engine.key(key.as_ref())?;
+        let holder = self.step(self.backend().lookup(key)).await?;
+        Ok(holder.map(|holder| self.engine.info(holder)))
+    }
+
+    /// The locks that are held now and begin with `prefix`, sorted by key, at most 10 000.
+    ///
+    /// # Errors
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) where the store cannot list; what it reports otherwise.
+    pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockInfo>, LockError> {
+        let prefix = format!("{}{}", self.engine.prefix, prefix.as_ref());
+        let held = self.step(self.backend().list(prefix, LIST_LIMIT)).await?;
+        let mut infos: Vec<_> = held.into_iter().map(|holder| self.engine.info(holder)).collect();
+        infos.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(infos)
+    }
+
+    /// Whether the lock of `token` is still held under it.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub async fn owns(&self, token: &LockToken) -> Result<bool, LockError> {
+        let ask = ExtendRequest::new(
+            token.key().clone(),
+            token.secret().clone(),
+            ExtendBy::AtLeast(Duration::ZERO),
+        );
+        let mut answers = self.step(self.backend().extend(vec![ask])).await?;
+        match (answers.pop(), answers.is_empty()) {
+            (Some(answer), true) => Ok(matches!(answer?, Extension::Extended(_))),
+            _ => Err(LockError::internal("the store answered one question with several answers")),
+        }
+    }
+
+    /// Takes up a lock that was [detached](LockHandle::detach), here or in another process, and keeps it for the
+    /// default TTL and longer, as if it had been acquired here.
+    ///
+    /// # Errors
+    /// [`NotHeld`](crate::ErrorKind::NotHeld) if its lease is over; what the store reports otherwise.
+    ///
+    /// # Cancel safety
+    /// The lock stays detached, or its lease is longer; nothing else can happen.
+    pub async fn resume(&self, token: LockToken) -> Result<LockHandle, LockError> {
+        let spec = Arc::clone(&self.engine.defaults);
+        self.resume_as(token, spec).await
+    }
+
+    /// As [`resume`](Self::resume), with a TTL of its own.
+    ///
+    /// # Errors
+    /// As [`resume`](Self::resume), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a TTL outside the limits.
+    pub async fn resume_for(
+        &self,
+        token: LockToken,
+        ttl: Duration,
+    ) -> Result<LockHandle, LockError> {
+        let spec = Spec { ttl, ..Spec::clone(&self.engine.defaults) };
+        self.resume_as(token, Arc::new(spec)).await
+    }
+
+    async fn resume_as(&self, token: LockToken, spec: Arc<Spec>) -> Result<LockHandle, LockError> {
+        let engine = &self.engine;
+        engine.check_open()?;
+        spec.check(&engine.store)?;
+        let wish = Wish { key: token.key().clone(), secret: token.secret().clone(), spec };
+        let sent_at = engine.clock.now();
+        let resumed = self.backend().resume(wish.key.clone(), wish.secret.clone(), wish.spec.ttl);
+        match self
+            .step(resumed)
+            .await
+            .map_err(|error| error.with_key(&engine.user_key(&wish.key)))?
+        {
+            Extension::Extended(lease) => Ok(engine.admit(&wish, lease, sent_at, None)),
+            Extension::NotHeld => Err(not_held(engine, &wish)),
+        }
+    }
+
+    /// Extends a detached lock without taking it up: at least `ttl` from now.
+    ///
+    /// # Errors
+    /// As [`resume_for`](Self::resume_for).
+    pub async fn extend_token(&self, token: &LockToken, ttl: Duration) -> Result<Lease, LockError> {
+        let spec = Spec { ttl, ..Spec::clone(&self.engine.defaults) };
+        spec.check(&self.engine.store)?;
+        let wish =
+            Wish { key: token.key().clone(), secret: token.secret().clone(), spec: Arc::new(spec) };
+        let call = self.backend().detach(wish.key.clone(), wish.secret.clone(), ttl);
+        match self.step(call).await? {
+            Extension::Extended(lease) => Ok(lease),
+            Extension::NotHeld => Err(not_held(&self.engine, &wish)),
+        }
+    }
+
+    /// Gives back a detached lock.
+    ///
+    /// # Errors
+    /// [`NotHeld`](crate::ErrorKind::NotHeld) if it was not held under this token any more; what the store reports
+    /// otherwise.
+    pub async fn release_token(&self, token: &LockToken) -> Result<(), LockError> {
+        let call = self.backend().release(token.key().clone(), token.secret().clone());
+        match self.step(call).await? {
+            Release::Released => Ok(()),
+            Release::NotHeld => {
+                let spec = Arc::clone(&self.engine.defaults);
+                let wish = Wish { key: token.key().clone(), secret: token.secret().clone(), spec };
+                Err(not_held(&self.engine, &wish))
+            }
+        }
+    }
+
+    /// Frees a lock, whoever holds it, if its fence is still `fence`, as [`lookup`](Self::lookup) showed it.
+    ///
+    /// Its holder learns of it at the next renewal and may be at work until then: the fence is what protects.
+    ///
+    /// # Errors
+    /// [`NotHeld`](crate::ErrorKind::NotHeld) if it is not held with that fence; what the store reports otherwise.
+    pub async fn force_release(&self, key: impl AsRef<str>, fence: Fence) -> Result<(), LockError> {
+        let key = self.engine.key(key.as_ref())?;
+        match self.step(self.backend().force_release(key.clone(), fence)).await? {
+            Release::Released => {
+                tracing::warn!(%key, %fence, "a lock was released by force");
+                Ok(())
+            }
+            Release::NotHeld => Err(LockError::not_held(format!(
+                "it is not held under fence {fence}; look again who holds it now"
+            ))
+            .with_key(&self.engine.user_key(&key))),
+        }
+    }
+
+    /// What this store promises, as it is set up now.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub async fn probe(&self) -> Result<Guarantees, LockError> {
+        self.step(self.backend().probe()).await
+    }
+
+    /// Refuses new locks, and waits for the releases that are still under way: at most five seconds.
+    ///
+    /// Locks that are held stay held until their handles are dropped.
+    ///
+    /// # Errors
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) if some releases could not be confirmed; their leases end by themselves.
+    ///
+    /// # Cancel safety
+    /// Cancel-safe: the releases go on.
+    pub async fn shutdown(&self) -> Result<(), LockError> {
+        self.shutdown_within(SHUTDOWN_TIMEOUT).await
+    }
+
+    /// As [`shutdown`](Self::shutdown), with a limit of its own.
+    ///
+    /// # Errors
+    /// As [`shutdown`](Self::shutdown).
+    pub async fn shutdown_within(&self, limit: Duration) -> Result<(), LockError> {
+        self.engine.close();
+        match self.engine.reaper.drain(limit).await {
+            0 => Ok(()),
+            left => Err(LockError::unavailable(format!(
+                "{left} release(s) were not confirmed within {limit:?}; these locks end with their leases"
+            ))),
+        }
+    }
+
+    fn backend(&self) -> Arc<dyn Backend> {
+        Arc::clone(&self.engine.backend)
+    }
+
+    /// One step that is bounded in time and repeated by nobody.
+    async fn step<T>(&self, mut call: Reply<T>) -> Result<T, LockError> {
+        self.engine.reaper.adopt();
+        within(self.engine.step_timeout, &mut call).await.unwrap_or_else(|| {
+            Err(LockError::ambiguous("the store did not answer in time; check that it is up"))
+        })
+    }
+}
+
+fn not_held(engine: &Engine, wish: &Wish) -> LockError {
+    LockError::not_held("its lease is over, or it was released; acquire it again")
+        .with_key(&engine.user_key(&wish.key))
+}
+
+impl Builder {
+    /// Starts with a store that others use as well.
+    pub fn shared(backend: Arc<dyn Backend>) -> Self {
+        Self {
+            parts: Parts {
+                backend,
+                clock: Arc::new(BootClock),
+                events: Events::default(),
+                prefix: String::new(),
+                defaults: Spec::default(),
+                step_timeout: STEP_TIMEOUT,
+            },
+        }
+    }
+
+    /// Put before every key: locks with different prefixes do not know each other.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.parts.prefix = prefix.into();
+        self
+    }
+
+    /// The lease of each lock. Default 30 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.parts.defaults.ttl = ttl;
+        self
+    }
+
+    /// How long `acquire` waits for a busy lock. Zero makes one attempt. Default 5 s.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.parts.defaults.wait = Some(wait);
+        self
+    }
+
+    /// Lets `acquire` wait until a lock is free.
+    pub fn wait_forever(mut self) -> Self {
+        self.parts.defaults.wait = None;
+        self
+    }
+
+    /// How a busy lock is rechecked.
+    pub fn retry(mut self, retry: RetryPolicy) -> Self {
+        self.parts.defaults.retry = retry;
+        self
+    }
+
+    /// Whether locks are renewed in the background while their handles live. Default: they are.
+    pub fn auto_renew(mut self, auto_renew: bool) -> Self {
+        self.parts.defaults.auto_renew = auto_renew;
+        self
+    }
+
+    /// Ends every lock after so long, however often it is renewed.
+    pub fn max_hold(mut self, most: Duration) -> Self {
+        self.parts.defaults.max_hold = Some(most);
+        self
+    }
+
+    /// Who takes the locks, for whoever finds them held. Default: this process.
+    pub fn owner(mut self, owner: Owner) -> Self {
+        self.parts.defaults.owner = Arc::new(owner);
+        self
+    }
+
+    /// What keeps locks alive besides their leases. Default: this process.
+    pub fn liveness(mut self, liveness: Liveness) -> Self {
+        self.parts.defaults.liveness = liveness;
+        self
+    }
+
+    /// How long one step of the store may take before its outcome counts as unknown. Default 5 s.
+    pub fn step_timeout(mut self, limit: Duration) -> Self {
+        self.parts.step_timeout = limit;
+        self
+    }
+
+    /// Where leases read the time: for tests.
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.parts.clock = Arc::new(clock);
+        self
+    }
+
+    /// Calls `sink` for everything that happens to a lock. It should be quick; if it panics, nothing is harmed.
+    pub fn on_event(mut self, sink: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
+        self.parts.events = Events::to(sink);
+        self
+    }
+
+    /// Checks the options.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a limit that the store does not allow;
+    /// [`InvalidKey`](crate::ErrorKind::InvalidKey) for a prefix that could not stand in a key.
+    pub fn build(self) -> Result<DistributedLock, LockError> {
+        let store = self.parts.backend.capabilities();
+        self.parts.defaults.check(&store)?;
+        if self.parts.step_timeout.is_zero() {
+            return Err(LockError::invalid_config("a step timeout of zero would fail every step"));
+        }
+        if !self.parts.prefix.is_empty() {
+            crate::key::Key::with_form(&self.parts.prefix, store.key_form)?;
+        }
+        Ok(DistributedLock { engine: Engine::new(self.parts) })
+    }
+}

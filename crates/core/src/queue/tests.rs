@@ -1,0 +1,199 @@
+//! The queue by itself: order, hand-over, leaving, and what stays behind.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use super::*;
+
+type Lines = Arc<Queue<u32, u32>>;
+
+fn key() -> Key {
+    Key::new("k").unwrap()
+}
+
+fn now() -> Moment {
+    Moment::from_nanos(1 << 40)
+}
+
+fn front(queue: &Lines) -> Front<u32, u32> {
+    match queue.enter(&key(), || 0) {
+        Entered::Front(front) => front,
+        Entered::Behind(_) => panic!("somebody is at the front"),
+    }
+}
+
+fn behind(queue: &Lines, wish: u32) -> Ticket<u32, u32> {
+    match queue.enter(&key(), || wish) {
+        Entered::Behind(ticket) => ticket,
+        Entered::Front(_) => panic!("nobody is at the front"),
+    }
+}
+
+fn turn(ticket: &mut Ticket<u32, u32>) -> Option<Turn<u32, u32>> {
+    match pin!(ticket).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(turn) => Some(turn),
+        Poll::Pending => None,
+    }
+}
+
+fn hand_over(next: Next<u32, u32>) -> HandOver<u32, u32> {
+    match next {
+        Next::HandOver(over) => over,
+        Next::Release(_) | Next::Yield(_) => panic!("nobody to hand over to"),
+    }
+}
+
+#[test]
+fn the_front_goes_to_whoever_came_first() {
+    let queue = Queue::new();
+    let first = front(&queue);
+    let mut waiters: Vec<_> = (1..=3).map(|n| behind(&queue, n)).collect();
+    drop(first);
+    for n in 0..3 {
+        assert!(waiters[n + 1..].iter_mut().all(|later| turn(later).is_none()), "out of order");
+        let Some(Turn::Contend(front, Why::Vacant)) = turn(&mut waiters[n]) else {
+            panic!("not called")
+        };
+        drop(front);
+    }
+    assert_eq!(queue.census(), (0, 0));
+}
+
+#[test]
+fn a_lock_is_handed_to_the_first_who_is_still_there() {
+    let queue = Queue::new();
+    let first = front(&queue);
+    let (left, mut stays) = (behind(&queue, 1), behind(&queue, 2));
+    drop(left);
+    let over = hand_over(first.next(now(), false, true));
+    assert_eq!(*over.wish(), 2);
+    over.deliver(|front| {
+        // The new holder has the front now; the test lets go of it at once.
+        drop(front);
+        42
+    })
+    .unwrap();
+    assert!(matches!(turn(&mut stays), Some(Turn::Granted(42))));
+    assert_eq!(queue.census(), (0, 0));
+}
+
+#[test]
+fn a_grant_for_someone_who_left_comes_back() {
+    let queue = Queue::new();
+    let first = front(&queue);
+    let ticket = behind(&queue, 1);
+    let over = hand_over(first.next(now(), false, true));
+    drop(ticket);
+    let mut kept = None;
+    let returned = over.deliver(|front| {
+        kept = Some(front);
+        7
+    });
+    assert_eq!(returned, Err(7));
+    drop(kept);
+    assert_eq!(queue.census(), (0, 0));
+}
+
+#[test]
+fn a_hand_over_that_is_abandoned_puts_the_waiter_to_the_front() {
+    let queue = Queue::new();
+    let first = front(&queue);
+    let mut ticket = behind(&queue, 1);
+    drop(hand_over(first.next(now(), false, true)));
+    assert!(matches!(turn(&mut ticket), Some(Turn::Contend(_, Why::Uncertain))));
+}
+
+#[test]
+fn a_turn_that_nobody_reads_is_passed_on() {
+    let queue = Queue::new();
+    let first = front(&queue);
+    let (unread, mut next) = (behind(&queue, 1), behind(&queue, 2));
+    drop(first);
+    drop(unread);
+    assert!(matches!(turn(&mut next), Some(Turn::Contend(..))));
+}
+
+#[test]
+fn other_processes_get_their_chance_after_a_streak() {
+    let queue = Queue::new();
+    let mut holder = front(&queue);
+    let mut tickets: Vec<_> = (0..200).map(|n| behind(&queue, n)).collect();
+    let mut in_a_row = 0;
+    for ticket in &mut tickets {
+        match holder.next(now(), true, true) {
+            Next::HandOver(over) => {
+                let mut kept = None;
+                over.deliver(|front| {
+                    kept = Some(front);
+                    0
+                })
+                .unwrap();
+                assert!(matches!(turn(ticket), Some(Turn::Granted(_))));
+                holder = kept.unwrap();
+                in_a_row += 1;
+            }
+            Next::Yield(front) => {
+                assert_eq!(in_a_row, 32);
+                front.yield_on();
+                let Some(Turn::Contend(front, Why::Yielded)) = turn(ticket) else {
+                    panic!("not called")
+                };
+                holder = front;
+                in_a_row = 0;
+            }
+            Next::Release(_) => panic!("there are waiters"),
+        }
+    }
+    drop(tickets);
+    drop(holder);
+    assert_eq!(queue.census(), (0, 0));
+}
+
+#[test]
+fn a_streak_also_ends_by_time_and_never_if_nobody_else_waits() {
+    let queue: Lines = Queue::new();
+    let later = now().after(Duration::from_secs(1));
+    let first = front(&queue);
+    let _tickets: Vec<_> = (0..3).map(|n| behind(&queue, n)).collect();
+    let mut kept = None;
+    hand_over(first.next(now(), true, true))
+        .deliver(|front| kept.insert(front).armed.into())
+        .unwrap();
+    assert!(matches!(kept.unwrap().next(later, true, true), Next::Yield(_)));
+
+    let queue: Lines = Queue::new();
+    let mut holder = front(&queue);
+    let mut tickets: Vec<_> = (0..100).map(|n| behind(&queue, n)).collect();
+    for ticket in &mut tickets {
+        let mut kept = None;
+        hand_over(holder.next(later, false, true))
+            .deliver(|front| kept.insert(front).armed.into())
+            .unwrap();
+        turn(ticket);
+        holder = kept.unwrap();
+    }
+}
+
+#[test]
+fn closing_tells_everybody() {
+    let queue = Queue::new();
+    let _first = front(&queue);
+    let mut tickets: Vec<_> = (0..5).map(|n| behind(&queue, n)).collect();
+    queue.close();
+    assert!(tickets.iter_mut().all(|ticket| matches!(turn(ticket), Some(Turn::Closed))));
+}
+
+#[test]
+fn those_who_leave_take_their_memory_with_them() {
+    let queue = Queue::new();
+    let first = front(&queue);
+    let mut tickets: Vec<_> = (0..100_000).map(|n| behind(&queue, n)).collect();
+    fastrand::Rng::with_seed(7).shuffle(&mut tickets);
+    tickets.truncate(10);
+    assert!(queue.census().1 <= 21, "{} places kept for ten waiters", queue.census().1);
+    drop(tickets);
+    assert_eq!(queue.census(), (1, 0));
+    drop(first);
+    assert_eq!(queue.census(), (0, 0));
+}

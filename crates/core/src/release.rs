@@ -1,0 +1,368 @@
+//! How a lock is given back: handed to the next waiter of this process, or released in the store.
+//!
+//! One future does it all and owns all it needs, so that it can be driven by the holder or, when the holder has
+//! gone away, by the reaper. A step whose outcome is unknown is repeated until it is known or the lease is over.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::backend::{Attempt, Release, Reply, Transfer, TransferRequest};
+use crate::clock::Moment;
+use crate::engine::Engine;
+use crate::error::{ErrorKind, LockError};
+use crate::event::EventKind;
+use crate::grant::{End, Grant, LockFront, Loss};
+use crate::key::Key;
+use crate::queue::{HandOver, Next, Why};
+use crate::reaper::Chore;
+use crate::retry::RetryPolicy;
+use crate::secret::Secret;
+use crate::spec::Wish;
+
+/// How long `release` keeps a caller when the store does not answer; the reaper goes on after that.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a request whose answer was lost may still arrive at the store.
+const DOUBT: Duration = Duration::from_secs(60);
+
+/// The pauses between two tries of a release.
+const PAUSES: fn() -> RetryPolicy =
+    || RetryPolicy::default().base(Duration::from_millis(10)).cap(Duration::from_secs(2));
+
+/// Ends a grant on its holder's side: from here on it is not held, whatever the store still says.
+/// Returns how it was lost before, if it was.
+pub(crate) fn stop(engine: &Engine, grant: &Grant) -> Option<Loss> {
+    let lost = grant.loss(engine.clock.now());
+    grant.end(End::Released);
+    engine.keeper.dismiss(grant);
+    lost
+}
+
+/// Gives back a lock whose holder has [stopped](stop).
+pub(crate) async fn give_back(
+    engine: Arc<Engine>,
+    grant: Arc<Grant>,
+    lost: Option<Loss>,
+) -> Result<(), LockError> {
+    let given = give(&engine, &grant, lost).await;
+    match &given {
+        Ok(()) => {
+            tracing::debug!(key = %grant.key, store = engine.store.name, fence = %grant.fence, "released");
+            engine.events.emit(EventKind::Released, &grant.key, Some(grant.fence), None);
+        }
+        Err(error) => {
+            engine.events.emit(
+                EventKind::ReleaseFailed,
+                &grant.key,
+                Some(grant.fence),
+                Some(error),
+            );
+        }
+    }
+    given
+}
+
+async fn give(
+    engine: &Arc<Engine>,
+    grant: &Arc<Grant>,
+    lost: Option<Loss>,
+) -> Result<(), LockError> {
+    let mut giving = Arc::clone(grant);
+    // The holder's own answer; locks of waiters who left meanwhile are only passed along.
+    let mut answer = None;
+    loop {
+        let mut uncertain = false;
+        let mut yielding = None;
+        match next_step(engine, &giving, lost.is_some()) {
+            Step::HandOver(over) => match hand_over(engine, &giving, over).await {
+                Handed::Delivered => return answer.unwrap_or(Ok(())),
+                Handed::Returned(next) => {
+                    answer.get_or_insert(Ok(()));
+                    giving = next;
+                    continue;
+                }
+                Handed::NotHeld => {
+                    return answer
+                        .unwrap_or_else(|| Err(lost_error(engine, grant, Loss::TakenAway)));
+                }
+                Handed::Unknown => uncertain = true,
+            },
+            Step::Release(front) => yielding = front,
+        }
+        let released = release(engine, &giving, uncertain).await;
+        match yielding {
+            Some((front, true)) => front.yield_on(),
+            other => drop(other),
+        }
+        return answer.unwrap_or(match (released, lost) {
+            (_, Some(before)) => Err(lost_error(engine, grant, before)),
+            (Ok(Release::Released), None) => Ok(()),
+            (Ok(Release::NotHeld), None) => Err(lost_error(engine, grant, Loss::TakenAway)),
+            (Err(error), None) => Err(error.with_key(&engine.user_key(&grant.key))),
+        });
+    }
+}
+
+enum Step {
+    HandOver(HandOver<Wish, crate::handle::LockHandle>),
+    /// Release; then the front goes on, as a yield if the flag says so.
+    Release(Option<(LockFront, bool)>),
+}
+
+fn next_step(engine: &Engine, grant: &Grant, lost: bool) -> Step {
+    let Some(front) = grant.take_front() else { return Step::Release(None) };
+    if lost {
+        return Step::Release(Some((front, false)));
+    }
+    // A store that serves waiters in order needs nobody to step back.
+    let contended = grant.is_contended() && !engine.store.fifo;
+    match front.next(engine.clock.now(), contended, engine.store.transfer) {
+        Next::HandOver(over) => Step::HandOver(over),
+        Next::Release(front) => Step::Release(Some((front, false))),
+        Next::Yield(front) => Step::Release(Some((front, true))),
+    }
+}
+
+enum Handed {
+    Delivered,
+    /// The waiter left: this grant, in its name, is ours to give back.
+    Returned(Arc<Grant>),
+    NotHeld,
+    /// Perhaps the waiter has it. It is told, and asks the store under its own secret.
+    Unknown,
+}
+
+async fn hand_over(
+    engine: &Arc<Engine>,
+    grant: &Grant,
+    over: HandOver<Wish, crate::handle::LockHandle>,
+) -> Handed {
+    let wish = over.wish().clone();
+    let sent_at = engine.clock.now();
+    let request =
+        TransferRequest::new(grant.secret.clone(), wish.request(crate::backend::Intent::Try));
+    let mut call = Arc::clone(&engine.backend).transfer(request);
+    match within(engine.step_timeout, &mut call).await {
+        Some(Ok(Transfer::Transferred(lease))) => {
+            match over.deliver(|front| engine.admit(&wish, lease, sent_at, Some(front))) {
+                Ok(()) => Handed::Delivered,
+                Err(handle) => handle.into_grant().map_or(Handed::Delivered, |grant| {
+                    stop(engine, &grant);
+                    Handed::Returned(grant)
+                }),
+            }
+        }
+        Some(Ok(Transfer::NotHeld)) => {
+            // Nothing happened, so the waiter's secret owns nothing.
+            let _ = over.contend(Why::Vacant);
+            Handed::NotHeld
+        }
+        Some(Err(error)) => {
+            tracing::warn!(key = %grant.key, %error, "handing the lock over failed; it is released instead");
+            unknown(engine, over, wish, sent_at, None)
+        }
+        None => unknown(engine, over, wish, sent_at, Some(call)),
+    }
+}
+
+/// The waiter goes to the front and asks the store itself. If it has left, its secret is released for it.
+fn unknown(
+    engine: &Arc<Engine>,
+    over: HandOver<Wish, crate::handle::LockHandle>,
+    wish: Wish,
+    sent_at: Moment,
+    call: Option<Reply<Transfer>>,
+) -> Handed {
+    let left = over.contend(Why::Uncertain).is_err();
+    if left || call.is_some() {
+        let engine = Arc::clone(engine);
+        let until = sent_at.after(wish.spec.ttl);
+        let reaper = Arc::clone(&engine);
+        reaper.reaper.submit(Box::pin(async move {
+            if let Some(mut call) = call {
+                within(wish.spec.ttl, &mut call).await;
+            }
+            if left {
+                chase(&engine, &wish.key, &wish.secret, until, true).await;
+            }
+        }));
+    }
+    Handed::Unknown
+}
+
+/// Releases in the store; patient for the holder's sake, and handed to the reaper when that is not enough.
+async fn release(
+    engine: &Arc<Engine>,
+    grant: &Arc<Grant>,
+    mut uncertain: bool,
+) -> Result<Release, LockError> {
+    let started = engine.clock.now();
+    let until = grant.valid_until().max(started.after(PATIENCE));
+    let mut tries = 0;
+    loop {
+        match release_once(engine, &grant.key, &grant.secret).await {
+            // Only we knew the secret and the lease is not over: an earlier try of ours did it.
+            Ok(Release::NotHeld) if uncertain && engine.clock.now() < grant.valid_until() => {
+                return Ok(Release::Released);
+            }
+            Ok(outcome) => return Ok(outcome),
+            Err(error) => {
+                uncertain |= !error.kind().is_definite();
+                if !error.kind().is_transient() || engine.clock.now().since(started) >= PATIENCE {
+                    hand_to_reaper(engine, &grant.key, &grant.secret, until);
+                    return Err(error);
+                }
+                tracing::debug!(key = %grant.key, %error, "a release failed; trying again");
+            }
+        }
+        tokio::time::sleep(PAUSES().delay(tries, fastrand::f64())).await;
+        tries += 1;
+    }
+}
+
+fn hand_to_reaper(engine: &Arc<Engine>, key: &Key, secret: &Secret, until: Moment) {
+    let (engine, key, secret) = (Arc::clone(engine), key.clone(), secret.clone());
+    let reaper = Arc::clone(&engine);
+    reaper
+        .reaper
+        .submit(Box::pin(async move { chase(&engine, &key, &secret, until, false).await }));
+}
+
+async fn release_once(engine: &Engine, key: &Key, secret: &Secret) -> Result<Release, LockError> {
+    let mut call = Arc::clone(&engine.backend).release(key.clone(), secret.clone());
+    within(engine.step_timeout, &mut call).await.unwrap_or_else(|| {
+        Err(LockError::ambiguous("the store did not answer a release in time").with_key(key))
+    })
+}
+
+/// Releases until the store confirms it or the lease would be over anyway.
+///
+/// With `in_flight` the acquire that is being undone may still be on its way, so that "not held" is not the last
+/// word: it is asked again, at growing intervals, for a while.
+pub(crate) async fn chase(
+    engine: &Engine,
+    key: &Key,
+    secret: &Secret,
+    until: Moment,
+    in_flight: bool,
+) {
+    let pauses = PAUSES();
+    let doubtful_until = engine.clock.now().after(DOUBT).min(until);
+    let mut tries = 0;
+    loop {
+        let now = engine.clock.now();
+        match release_once(engine, key, secret).await {
+            Ok(Release::Released) => return,
+            Ok(Release::NotHeld) if !in_flight || now >= doubtful_until => return,
+            Ok(Release::NotHeld) => {}
+            Err(error) if !error.kind().is_transient() && error.kind().is_definite() => return,
+            Err(error) => {
+                tracing::debug!(%key, %error, "a background release failed; trying again");
+            }
+        }
+        if now >= until {
+            return;
+        }
+        // After a few quick looks once in a while is enough: the lease ends by itself.
+        let pause =
+            if tries < 8 { pauses.delay(tries, fastrand::f64()) } else { Duration::from_secs(5) };
+        tokio::time::sleep(pause.min(until.since(now)).max(Duration::from_millis(1))).await;
+        tries += 1;
+    }
+}
+
+/// Undoes an acquire call that was given up: whatever it may have got, or queued for, is released.
+///
+/// `doubtful` says that some earlier request may still be on its way.
+pub(crate) fn withdraw(
+    engine: Arc<Engine>,
+    wish: Wish,
+    calls: Vec<Reply<Attempt>>,
+    until: Moment,
+    mut doubtful: bool,
+) -> Chore {
+    Box::pin(async move {
+        for mut call in calls {
+            // Driven to its end, so that the release cannot overtake it.
+            let answer = within(until.since(engine.clock.now()), &mut call).await;
+            doubtful |= !matches!(&answer, Some(Ok(_)))
+                && !matches!(&answer, Some(Err(e)) if e.kind().is_definite());
+        }
+        chase(&engine, &wish.key, &wish.secret, until, doubtful).await;
+    })
+}
+
+/// Gives back a grant whose holder does not wait for it.
+pub(crate) fn drop_grant(engine: &Arc<Engine>, grant: Arc<Grant>) {
+    let lost = stop(engine, &grant);
+    // Without waiters, and in a store that needs no I/O worth waiting for, it is done on the spot.
+    if lost.is_none()
+        && !grant.has_waiters()
+        && let Some(Ok(_)) = engine.backend.release_now(&grant.key, &grant.secret)
+    {
+        drop(grant.take_front());
+        engine.events.emit(EventKind::Released, &grant.key, Some(grant.fence), None);
+        return;
+    }
+    let work = give_back(Arc::clone(engine), grant, lost);
+    engine.reaper.submit(Box::pin(async move {
+        if let Err(error) = work.await
+            && error.kind() != ErrorKind::Lost
+        {
+            tracing::warn!(%error, "a dropped lock could not be released; it ends with its lease");
+        }
+    }));
+}
+
+/// A release that is finished even if its caller stops waiting for it.
+pub(crate) struct Finishing {
+    engine: Arc<Engine>,
+    work: Option<crate::acquire::Acquiring<()>>,
+}
+
+impl Finishing {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        work: impl Future<Output = Result<(), LockError>> + Send + 'static,
+    ) -> Self {
+        Self { engine, work: Some(Box::pin(work)) }
+    }
+}
+
+impl Future for Finishing {
+    type Output = Result<(), LockError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<Self::Output> {
+        let Some(work) = self.work.as_mut() else { return Poll::Pending };
+        let answer = work.as_mut().poll(cx);
+        if answer.is_ready() {
+            self.work = None;
+        }
+        answer
+    }
+}
+
+impl Drop for Finishing {
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take() {
+            self.engine.reaper.submit(Box::pin(async move { drop(work.await) }));
+        }
+    }
+}
+
+pub(crate) fn lost_error(engine: &Engine, grant: &Grant, loss: Loss) -> LockError {
+    let text = format!("{loss}; check what was done under fence {} since then", grant.fence);
+    LockError::lost(text).with_key(&engine.user_key(&grant.key))
+}
+
+/// The answer if it comes within `limit`. Sets a timer only if it is not there at once.
+pub(crate) async fn within<F: Future + Unpin>(limit: Duration, call: &mut F) -> Option<F::Output> {
+    let at_once = poll_fn(|cx| Poll::Ready(Pin::new(&mut *call).poll(cx))).await;
+    match at_once {
+        Poll::Ready(answer) => Some(answer),
+        Poll::Pending => tokio::time::timeout(limit, call).await.ok(),
+    }
+}

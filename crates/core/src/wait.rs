@@ -1,0 +1,366 @@
+//! The wait loop: from the wish for a lock to a handle, a refusal, or an error.
+//!
+//! It mixes the store's answers with wake-ups, the retry timer and the deadline. A [`Contest`] that is dropped at
+//! any await point leaves nothing behind: whatever the store may have granted or queued is withdrawn.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::{Attempt, Busy, Intent, Lease, Reply, Subscription, WakeUps};
+use crate::clock::Moment;
+use crate::engine::Engine;
+use crate::error::{ErrorKind, LockError};
+use crate::event::EventKind;
+use crate::grant::LockFront;
+use crate::handle::LockHandle;
+use crate::info::Holder;
+use crate::lease;
+use crate::queue::{Entered, Turn, Why};
+use crate::release::{withdraw, within};
+use crate::secret::Secret;
+use crate::spec::{Spec, Wish};
+
+/// An attempt that leaves at the deadline may still take so long.
+const LAST_ATTEMPT: Duration = Duration::from_secs(1);
+
+/// How long a waiter steps back when its process has given the lock away for the sake of others.
+const STEP_BACK: Duration = Duration::from_millis(10);
+
+/// How an acquire call ended, errors aside.
+pub(crate) enum Outcome {
+    Held(LockHandle),
+    /// Busy to the end: the error that says so.
+    Busy(LockError),
+}
+
+/// Takes the lock `key` as `spec` says.
+pub(crate) async fn acquire(
+    engine: Arc<Engine>,
+    key: &str,
+    spec: Arc<Spec>,
+) -> Result<Outcome, LockError> {
+    engine.check_open()?;
+    if tokio::runtime::Handle::try_current().is_err() {
+        return Err(LockError::invalid_config(
+            "locks need a tokio runtime; use the blocking face outside of one",
+        ));
+    }
+    let key = engine.key(key)?;
+    spec.check(&engine.store).map_err(|error| error.with_key(&key))?;
+    engine.reaper.adopt();
+    let wish = Wish { key, secret: Secret::generate()?, spec };
+    let mut contest = Contest::new(Arc::clone(&engine), wish);
+    let outcome = contest.run().await;
+    if let Err(error) | Ok(Outcome::Busy(error)) = &outcome {
+        engine.events.emit(EventKind::AcquireFailed, &contest.wish.key, None, Some(error));
+    }
+    outcome
+}
+
+/// One acquire call on its way.
+struct Contest {
+    engine: Arc<Engine>,
+    wish: Wish,
+    started: Moment,
+    deadline: Moment,
+    attempts: u32,
+    /// Attempts that the timer started, as opposed to wake-ups.
+    retries: u32,
+    holder: Option<Holder>,
+    /// The last error, and since when there was nothing but errors.
+    outage: Option<(Moment, LockError)>,
+    /// Requests that have not been answered.
+    calls: Vec<Reply<Attempt>>,
+    /// The store may hold something for our secret: a grant or a place in its queue.
+    traces: bool,
+    /// Some request may have been done although its answer was lost.
+    doubtful: bool,
+    last_sent: Moment,
+}
+
+/// What one attempt came to.
+enum Tried {
+    Granted(Lease, Moment),
+    Busy(Busy),
+    Failed(LockError),
+}
+
+impl Contest {
+    fn new(engine: Arc<Engine>, wish: Wish) -> Self {
+        let started = engine.clock.now();
+        let deadline = wish.spec.wait.map_or(Moment::FAR_FUTURE, |wait| started.after(wait));
+        Self {
+            engine,
+            wish,
+            started,
+            deadline,
+            attempts: 0,
+            retries: 0,
+            holder: None,
+            outage: None,
+            calls: Vec::new(),
+            traces: false,
+            doubtful: false,
+            last_sent: started,
+        }
+    }
+
+    async fn run(&mut self) -> Result<Outcome, LockError> {
+        if self.wish.spec.tries_once() {
+            let front = self.engine.queue.try_front(&self.wish.key);
+            return self.try_once(front).await;
+        }
+        let queue = Arc::clone(&self.engine.queue);
+        loop {
+            let mut ticket = match queue.enter(&self.wish.key, || self.wish.clone()) {
+                Entered::Front(front) => return self.contend(front, Why::Vacant).await,
+                Entered::Behind(ticket) => ticket,
+            };
+            // Whoever shut the queue did it before or after we entered: in both cases we hear of it.
+            self.engine.check_open().map_err(|_| self.closed())?;
+            let turn = match self.wish.spec.wait {
+                Some(_) => within(self.deadline.since(self.engine.clock.now()), &mut ticket).await,
+                None => Some((&mut ticket).await),
+            };
+            match turn.or_else(|| ticket.leave()) {
+                Some(Turn::Granted(handle)) if handle.is_held() => {
+                    return Ok(Outcome::Held(handle));
+                }
+                // It lay unread for longer than its lease. Its secret is being released, so we go on under another.
+                Some(Turn::Granted(stale)) => {
+                    drop(stale);
+                    self.wish.secret = Secret::generate()?;
+                }
+                Some(Turn::Contend(front, why)) => return self.contend(front, why).await,
+                Some(Turn::Closed) => return Err(self.closed()),
+                // Still in line at the deadline: one look at the store, which also says who holds it.
+                None => return self.try_once(None).await,
+            }
+        }
+    }
+
+    async fn try_once(&mut self, front: Option<LockFront>) -> Result<Outcome, LockError> {
+        match self.attempt(Intent::Try).await {
+            Tried::Granted(lease, sent_at) => self.admit(lease, sent_at, front),
+            Tried::Busy(busy) => {
+                self.holder = busy.holder;
+                Ok(Outcome::Busy(self.timeout()))
+            }
+            Tried::Failed(error) => Err(self.explain(error)),
+        }
+    }
+
+    /// Asks the store until it grants, refuses for good, or the wait is over.
+    async fn contend(&mut self, front: LockFront, why: Why) -> Result<Outcome, LockError> {
+        let wake_ups = self.engine.store.wake_ups;
+        let mut bell = None;
+        let mut intent = Intent::Try;
+        if why == Why::Uncertain {
+            (self.traces, self.doubtful) = (true, true);
+        }
+        if wake_ups == WakeUps::Standing {
+            bell = self.subscribe().await;
+            intent = Intent::Queue;
+        }
+        if why == Why::Yielded {
+            self.step_back(bell.as_mut()).await;
+        }
+        loop {
+            self.engine.check_open().map_err(|_| self.closed())?;
+            let mut recheck = Duration::MAX;
+            match self.attempt(intent).await {
+                Tried::Granted(lease, sent_at) => {
+                    if self.engine.clock.now()
+                        < lease::valid_until(sent_at, lease.ttl.min(self.wish.spec.ttl))
+                    {
+                        return self.admit(lease, sent_at, Some(front));
+                    }
+                    // The answer came after the lease was over. The next attempt, under the same secret, tells.
+                    self.traces = true;
+                }
+                Tried::Busy(busy) => {
+                    self.outage = None;
+                    self.traces |= intent == Intent::Queue;
+                    self.holder = busy.holder;
+                    recheck =
+                        busy.retry_after.unwrap_or(Duration::MAX).max(Duration::from_millis(1));
+                    self.engine.events.emit(EventKind::Busy, &self.wish.key, None, None);
+                    if bell.is_none()
+                        && wake_ups == WakeUps::PerKey
+                        && self.engine.clock.now() < self.deadline
+                    {
+                        // Listen first, then look again: a release in between would not be heard.
+                        bell = self.subscribe().await;
+                        intent = Intent::Queue;
+                        if bell.is_some() {
+                            continue;
+                        }
+                    }
+                }
+                Tried::Failed(error) => self.tolerate(error)?,
+            }
+            let now = self.engine.clock.now();
+            if now >= self.deadline || self.wish.spec.retry.exhausted(self.retries) {
+                return match self.outage.take() {
+                    Some((_, error)) => Err(self.explain(error)),
+                    None => Ok(Outcome::Busy(self.timeout())),
+                };
+            }
+            let pause = self.wish.spec.retry.delay(self.retries, fastrand::f64());
+            let pause = pause.min(recheck).min(self.deadline.since(now));
+            if !heard(bell.as_mut(), pause).await {
+                self.retries = self.retries.saturating_add(1);
+            }
+        }
+    }
+
+    /// One request to the store. Its answer counts from before it left.
+    async fn attempt(&mut self, intent: Intent) -> Tried {
+        let sent_at = self.engine.clock.now();
+        self.attempts = self.attempts.saturating_add(1);
+        self.last_sent = sent_at;
+        // Requests that were never answered are kept, to be driven to their end when this call is over.
+        self.calls.push(Arc::clone(&self.engine.backend).acquire(self.wish.request(intent)));
+        let limit = self
+            .deadline
+            .since(sent_at)
+            .max(LAST_ATTEMPT)
+            .min(self.engine.step_timeout)
+            .min(self.wish.spec.ttl);
+        let answer = match self.calls.last_mut() {
+            Some(call) => within(limit, call).await,
+            None => None,
+        };
+        let Some(answer) = answer else {
+            (self.traces, self.doubtful) = (true, true);
+            return Tried::Failed(LockError::ambiguous(
+                "the store did not answer in time; the attempt is being undone",
+            ));
+        };
+        self.calls.pop();
+        match answer {
+            Ok(Attempt::Granted(lease)) => Tried::Granted(lease, sent_at),
+            Ok(Attempt::Busy(busy)) => Tried::Busy(busy),
+            Err(error) => {
+                let doubtful = !error.kind().is_definite();
+                self.traces |= doubtful;
+                self.doubtful |= doubtful;
+                Tried::Failed(error)
+            }
+        }
+    }
+
+    /// Makes a handle. From here on the secret is the handle's to give back.
+    fn admit(
+        &mut self,
+        lease: Lease,
+        sent_at: Moment,
+        front: Option<LockFront>,
+    ) -> Result<Outcome, LockError> {
+        let handle = self.engine.admit(&self.wish, lease, sent_at, front);
+        self.traces = false;
+        if !handle.is_held() {
+            drop(handle);
+            let error = LockError::ambiguous(
+                "the store answered after the lease was over; ask for a longer TTL",
+            );
+            return Err(self.explain(error));
+        }
+        if !self.calls.is_empty() {
+            self.watch_stragglers(&handle);
+        }
+        Ok(Outcome::Held(handle))
+    }
+
+    /// An unanswered request could be done after our release, and hold the lock for nobody: then it is released too.
+    fn watch_stragglers(&mut self, handle: &LockHandle) {
+        let (engine, wish, held) = (Arc::clone(&self.engine), self.wish.clone(), handle.held());
+        let calls = std::mem::take(&mut self.calls);
+        self.engine.reaper.submit(Box::pin(async move {
+            for mut call in calls {
+                let answer = within(wish.spec.ttl, &mut call).await;
+                if matches!(answer, Some(Ok(Attempt::Granted(_)))) && !held.is_held() {
+                    let until = engine.clock.now().after(wish.spec.ttl);
+                    crate::release::chase(&engine, &wish.key, &wish.secret, until, false).await;
+                }
+            }
+        }));
+    }
+
+    /// Takes note of an error, or returns it if it is final or has lasted too long.
+    fn tolerate(&mut self, error: LockError) -> Result<(), LockError> {
+        let now = self.engine.clock.now();
+        let since = self.outage.as_ref().map_or(now, |(since, _)| *since);
+        if !error.kind().is_transient() || now.since(since) >= self.wish.spec.retry.outage() {
+            return Err(self.explain(error));
+        }
+        tracing::debug!(key = %self.wish.key, %error, "an attempt failed; trying again");
+        self.outage = Some((since, error));
+        Ok(())
+    }
+
+    async fn subscribe(&mut self) -> Option<Subscription> {
+        let mut call = Arc::clone(&self.engine.backend).subscribe(self.wish.key.clone());
+        match within(self.engine.step_timeout, &mut call).await {
+            Some(Ok(subscription)) => Some(subscription),
+            // Wake-ups are hints: without them the timer does it.
+            Some(Err(error)) => {
+                tracing::debug!(key = %self.wish.key, %error, "no wake-ups; waiting by the timer");
+                None
+            }
+            None => None,
+        }
+    }
+
+    /// Lets other processes go first: their wake-up was sent before ours can be.
+    async fn step_back(&mut self, bell: Option<&mut Subscription>) {
+        let pause = match bell {
+            Some(_) => STEP_BACK.mul_f64(0.5 + fastrand::f64()),
+            None => self.wish.spec.retry.delay(0, fastrand::f64()),
+        };
+        heard(bell, pause.min(self.deadline.since(self.engine.clock.now()))).await;
+    }
+
+    fn timeout(&mut self) -> LockError {
+        let error = LockError::new(
+            ErrorKind::Timeout,
+            if self.wish.spec.tries_once() {
+                "it is held"
+            } else {
+                "it stayed held until the wait was over"
+            },
+        );
+        let holder = self.holder.take();
+        self.explain(error).with_holder(holder)
+    }
+
+    fn closed(&self) -> LockError {
+        self.explain(LockError::closed("`shutdown` was called while waiting"))
+    }
+
+    fn explain(&self, error: LockError) -> LockError {
+        let elapsed = self.engine.clock.now().since(self.started);
+        error.with_key(&self.engine.user_key(&self.wish.key)).with_attempts(self.attempts, elapsed)
+    }
+}
+
+/// Whether the bell rang before the pause was over.
+async fn heard(bell: Option<&mut Subscription>, pause: Duration) -> bool {
+    let Some(bell) = bell else {
+        tokio::time::sleep(pause).await;
+        return false;
+    };
+    tokio::time::timeout(pause, bell.heard()).await.is_ok()
+}
+
+impl Drop for Contest {
+    fn drop(&mut self) {
+        if !self.traces && self.calls.is_empty() {
+            return;
+        }
+        let calls = std::mem::take(&mut self.calls);
+        let until = self.last_sent.after(self.wish.spec.ttl);
+        let engine = Arc::clone(&self.engine);
+        self.engine.reaper.submit(withdraw(engine, self.wish.clone(), calls, until, self.doubtful));
+    }
+}

@@ -1,0 +1,125 @@
+//! `cargo xtask ci`: every check a change must pass, quick ones first, stopping at the first that fails.
+//!
+//! `.ci/run` is this and nothing more, so that a person can run what the build server runs, step by step.
+
+use std::time::Instant;
+
+use crate::locate::{extended_path, find};
+use crate::process::{Outcome, cargo, run as run_shown};
+use crate::requirements::REQUIREMENTS;
+use crate::workspace::Workspace;
+use crate::{TEST_COMMAND, features, lengths, links};
+
+struct Step {
+    name: &'static str,
+    about: &'static str,
+    run: fn(&Workspace) -> Outcome,
+}
+
+const STEPS: &[Step] = &[
+    Step { name: "fmt", about: "formatting", run: fmt },
+    Step { name: "lengths", about: "no source file is too long", run: lengths::check },
+    Step { name: "links", about: "local links in Markdown lead somewhere", run: links::check },
+    Step { name: "clippy", about: "lints, all targets", run: clippy },
+    Step { name: "features", about: "each package and feature alone", run: features::check },
+    Step { name: "doc", about: "documentation builds without warnings", run: doc },
+    Step { name: "deny", about: "licences and sources of dependencies, if installed", run: deny },
+    Step { name: "soak", about: "the long runs, at a twentieth", run: soak },
+    Step { name: "test", about: "the test command of README", run: test },
+];
+
+pub(crate) fn run(args: &[String]) -> Outcome {
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let steps: Vec<&Step> = match words[..] {
+        [] => STEPS.iter().collect(),
+        ["--list"] => {
+            for step in STEPS {
+                println!("{:9} {}", step.name, step.about);
+            }
+            return Ok(());
+        }
+        ["--only", name] => match STEPS.iter().find(|step| step.name == name) {
+            Some(step) => vec![step],
+            None => return Err(format!("no step is called `{name}`: see cargo xtask ci --list")),
+        },
+        _ => return Err("usage: cargo xtask ci [--only STEP] [--list]".to_owned()),
+    };
+    let workspace = Workspace::load()?;
+    let mut times = Vec::new();
+    for step in steps {
+        eprintln!("\n== {}: {}", step.name, step.about);
+        let start = Instant::now();
+        (step.run)(&workspace).map_err(|problem| {
+            format!(
+                "{problem}\n\nstep `{}` failed; alone: cargo xtask ci --only {}",
+                step.name, step.name
+            )
+        })?;
+        times.push(format!("{} {:.0?}", step.name, start.elapsed()));
+    }
+    eprintln!("\nall checks passed: {}", times.join(", "));
+    Ok(())
+}
+
+fn fmt(_: &Workspace) -> Outcome {
+    run_shown(cargo().args(["fmt", "--all", "--check"]))
+}
+
+fn clippy(_: &Workspace) -> Outcome {
+    let all = ["clippy", "--locked", "--workspace", "--all-targets"];
+    run_shown(cargo().args(all).args(["--", "-D", "warnings"]))
+}
+
+fn doc(_: &Workspace) -> Outcome {
+    let all = ["doc", "--locked", "--workspace", "--no-deps", "--all-features"];
+    run_shown(cargo().args(all).env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// Advisories are not asked for: their database lives on the network, and a build must not depend on that.
+fn deny(workspace: &Workspace) -> Outcome {
+    let tools = workspace.tools();
+    let row = REQUIREMENTS.iter().find(|row| row.programs == ["cargo-deny"]);
+    let Some(found) = row.and_then(|row| find(row, &tools)) else {
+        eprintln!("cargo-deny is not installed: left out (cargo install cargo-deny --locked)");
+        return Ok(());
+    };
+    let checks = ["deny", "--all-features", "check", "bans", "licenses", "sources"];
+    run_shown(cargo().args(checks).env("PATH", extended_path(&found)))
+}
+
+fn soak(_: &Workspace) -> Outcome {
+    crate::soak::run(&["--scale".to_owned(), "0.05".to_owned()])
+}
+
+fn test(_: &Workspace) -> Outcome {
+    run_shown(cargo().args(test_args()))
+}
+
+fn test_args() -> impl Iterator<Item = &'static str> {
+    TEST_COMMAND.split(' ').skip(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_step_is_the_test_command_of_readme() {
+        assert_eq!(STEPS.last().unwrap().name, "test");
+        assert_eq!(test_args().collect::<Vec<_>>(), ["xtask", "test"]);
+    }
+
+    #[test]
+    fn step_names_are_unique() {
+        let mut names: Vec<&str> = STEPS.iter().map(|step| step.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), STEPS.len());
+    }
+
+    #[test]
+    fn an_unknown_step_is_refused() {
+        let problem = run(&["--only".to_owned(), "tset".to_owned()]).unwrap_err();
+        assert!(problem.contains("`tset`"), "{problem}");
+    }
+}

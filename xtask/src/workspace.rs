@@ -1,0 +1,104 @@
+//! What cargo says about this workspace: where it is, which packages it has, which features they have.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::process::{Outcome, cargo};
+
+/// This workspace as `cargo metadata` describes it.
+#[derive(Debug)]
+pub struct Workspace {
+    /// The directory of the root Cargo.toml.
+    pub root: PathBuf,
+    /// Where cargo builds.
+    pub target: PathBuf,
+    /// The members, by name.
+    pub packages: Vec<Package>,
+}
+
+/// One member of the workspace.
+#[derive(Debug)]
+pub struct Package {
+    /// Its name, as `-p` takes it.
+    pub name: String,
+    /// Its features without `default`, sorted.
+    pub features: Vec<String>,
+    /// Whether it has a library whose documentation examples are tests.
+    pub doctests: bool,
+}
+
+impl Workspace {
+    /// Asks cargo. Needs no network, since dependencies are left out.
+    ///
+    /// # Errors
+    /// cargo could not be run, or its answer was not understood.
+    pub fn load() -> Outcome<Self> {
+        let output = cargo()
+            .args(["metadata", "--format-version", "1", "--no-deps"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .map_err(|error| format!("cargo metadata could not start: {error}"))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("cargo metadata failed: {}", said.trim()));
+        }
+        let json = serde_json::from_slice(&output.stdout)
+            .map_err(|error| format!("cargo metadata printed no JSON: {error}"))?;
+        Self::parse(&json).ok_or_else(|| "cargo metadata answers in an unknown form".to_owned())
+    }
+
+    /// The member called `name`.
+    pub fn package(&self, name: &str) -> Option<&Package> {
+        self.packages.iter().find(|package| package.name == name)
+    }
+
+    /// Where tools that only our tests need are installed.
+    pub(crate) fn tools(&self) -> PathBuf {
+        self.target.join("tools")
+    }
+
+    fn parse(json: &Value) -> Option<Self> {
+        let path = |name: &str| Some(Path::new(json.get(name)?.as_str()?).to_owned());
+        let packages = json.get("packages")?.as_array()?;
+        let mut packages = packages.iter().map(Package::parse).collect::<Option<Vec<_>>>()?;
+        packages.sort_by(|a, b| a.name.cmp(&b.name));
+        Some(Self { root: path("workspace_root")?, target: path("target_directory")?, packages })
+    }
+}
+
+impl Package {
+    fn parse(json: &Value) -> Option<Self> {
+        let features = json.get("features")?.as_object()?.keys();
+        let mut features: Vec<String> =
+            features.filter(|name| *name != "default").cloned().collect();
+        features.sort();
+        let targets = json.get("targets")?.as_array()?;
+        let doctests = targets.iter().any(|target| target["doctest"] == Value::Bool(true));
+        Some(Self { name: json.get("name")?.as_str()?.to_owned(), features, doctests })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_workspace_is_read() {
+        let workspace = Workspace::load().unwrap();
+        assert!(workspace.root.join("xtask/Cargo.toml").is_file());
+        assert!(workspace.package("xtask").is_some());
+        assert!(workspace.package("holdtight-core").unwrap().doctests);
+    }
+
+    #[test]
+    fn features_are_sorted_and_default_is_left_out() {
+        let json = serde_json::json!({
+            "name": "a", "targets": [{"doctest": false}],
+            "features": {"tls": [], "default": ["tls"], "metrics": ["dep:metrics"]},
+        });
+        let package = Package::parse(&json).unwrap();
+        assert_eq!(package.features, ["metrics", "tls"]);
+        assert!(!package.doctests);
+    }
+}
