@@ -1,0 +1,32 @@
+//! Real servers for tests: each on free loopback ports, in a directory of its own, gone with the value that has it.
+//!
+//! Nothing here uses a daemon that runs anyway. A start waits until the server answers and proves that it is *our*
+//! child that does. When the test process dies without a word (`SIGKILL`, `exit`), a small shell on a pipe from it,
+//! the leash, ends the server and removes the directory.
+
+mod directory;
+mod etcd;
+mod firestore;
+mod memcached;
+mod pgbouncer;
+mod port;
+mod postgres;
+mod process;
+mod program;
+mod redis;
+mod redis_cluster;
+mod redis_sentinel;
+mod wire;
+
+pub use directory::Directory;
+pub use etcd::{Etcd, EtcdCluster};
+pub use firestore::Firestore;
+pub use memcached::Memcached;
+pub use pgbouncer::PgBouncer;
+pub use port::free_port;
+pub use postgres::Postgres;
+pub use process::Process;
+pub use program::Program;
+pub use redis::Redis;
+pub use redis_cluster::RedisCluster;
+pub use redis_sentinel::RedisSentinel;

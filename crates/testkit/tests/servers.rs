@@ -1,0 +1,199 @@
+//! The launchers: every server starts, is ours, survives a restart, and is gone afterwards.
+#![cfg(all(unix, feature = "servers"))]
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use holdtight_testkit::servers::{
+    Etcd, EtcdCluster, Firestore, Memcached, PgBouncer, Postgres, Process, Program, Redis,
+    RedisCluster, RedisSentinel,
+};
+
+/// Runs `body` on a server's process, ends the server, and checks that nothing of it is left.
+fn gone_after<T>(server: T, process: impl Fn(&T) -> &Process) {
+    let (pid, directory) = (process(&server).pid(), process(&server).directory().path().to_owned());
+    assert!(process(&server).is_alive() && directory.is_dir());
+    drop(server);
+    assert!(!Path::new(&format!("/proc/{pid}")).exists(), "the process must be gone");
+    assert!(!directory.exists(), "its directory must be gone");
+}
+
+#[tokio::test]
+async fn redis_starts_restarts_pauses_and_ends() {
+    if !Program::REDIS.available() {
+        return;
+    }
+    let server = Redis::start_with(&[
+        "--requirepass",
+        "sesame",
+        "--appendonly",
+        "yes",
+        "--appendfsync",
+        "always",
+    ])
+    .await;
+    assert_eq!(server.command("SET k v").await.unwrap(), "+OK\r\n");
+    server.process().kill();
+    assert!(!server.process().is_alive());
+    server.restart().await;
+    assert_eq!(server.command("GET k").await.unwrap(), "$1\r\nv\r\n");
+    server.process().pause();
+    let answer = tokio::time::timeout(Duration::from_millis(200), server.command("PING")).await;
+    assert!(answer.is_err(), "a paused server must not answer: {answer:?}");
+    server.process().resume();
+    assert_eq!(server.command("PING").await.unwrap(), "+PONG\r\n");
+    gone_after(server, Redis::process);
+}
+
+#[tokio::test]
+async fn a_paused_server_is_ended_too() {
+    if !Program::REDIS.available() {
+        return;
+    }
+    let server = Redis::start().await;
+    server.process().pause();
+    gone_after(server, Redis::process);
+}
+
+#[tokio::test]
+async fn a_server_whose_test_is_killed_is_ended_by_its_leash() {
+    const ROLE: &str = "HOLDTIGHT_TESTKIT_TEST_LEASH";
+    if !Program::REDIS.available() {
+        return;
+    }
+    if let Some(file) = std::env::var_os(ROLE) {
+        let server = Redis::start().await;
+        let place = server.process().directory().path().display().to_string();
+        std::fs::write(file, format!("{} {place}", server.process().pid())).unwrap();
+        std::process::abort();
+    }
+    let note = holdtight_testkit::servers::Directory::new();
+    let file = note.path().join("note");
+    let status = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_server_whose_test_is_killed_is_ended_by_its_leash"])
+        .env(ROLE, &file)
+        .output()
+        .unwrap();
+    assert!(!status.status.success(), "the child aborts");
+    let note = std::fs::read_to_string(&file).unwrap();
+    let (pid, place) = note.split_once(' ').unwrap();
+    let (process, place) = (PathBuf::from(format!("/proc/{pid}")), PathBuf::from(place));
+    let started = Instant::now();
+    // A zombie still has an entry but no command line.
+    let runs = || std::fs::read(process.join("cmdline")).is_ok_and(|line| !line.is_empty());
+    while runs() || place.exists() {
+        assert!(started.elapsed() < Duration::from_secs(20), "the server outlived its test");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_redis_cluster_forms_and_replaces_a_dead_primary() {
+    if !Program::REDIS.available() || !Program::REDIS_CLI.available() {
+        return;
+    }
+    let cluster = RedisCluster::start().await;
+    assert_eq!(cluster.nodes().len(), 6);
+    cluster.nodes()[0].process().kill();
+    cluster.wait_until_whole().await;
+}
+
+#[tokio::test]
+async fn sentinels_promote_the_replica_of_a_dead_primary() {
+    if !Program::REDIS.available() {
+        return;
+    }
+    let group = RedisSentinel::start().await;
+    let [primary, replica] = group.servers();
+    assert_eq!(group.primary_port().await, Some(primary.port()));
+    primary.process().kill();
+    let started = Instant::now();
+    while group.primary_port().await != Some(replica.port()) {
+        assert!(started.elapsed() < Duration::from_secs(30), "no failover");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn postgres_starts_restarts_and_ends() {
+    if !Program::POSTGRES.available() {
+        return;
+    }
+    let server = Postgres::start_with(&["work_mem=1234kB"]).await;
+    server.sql("CREATE TABLE t AS SELECT 7 AS n").unwrap();
+    assert_eq!(server.sql("SHOW work_mem").unwrap(), "1234kB");
+    server.process().kill();
+    server.restart().await;
+    assert_eq!(server.sql("SELECT n FROM t").unwrap(), "7");
+    assert!(server.sql("SELECT nonsense").unwrap_err().contains("nonsense"));
+    gone_after(server, Postgres::process);
+}
+
+#[tokio::test]
+async fn two_postgres_servers_share_nothing() {
+    if !Program::POSTGRES.available() {
+        return;
+    }
+    let (one, two) = tokio::join!(Postgres::start(), Postgres::start());
+    one.sql("CREATE TABLE t (n int)").unwrap();
+    assert!(two.sql("SELECT * FROM t").is_err());
+}
+
+#[tokio::test]
+async fn pgbouncer_stands_before_postgres() {
+    if !Program::POSTGRES.available() || !Program::PGBOUNCER.available() {
+        return;
+    }
+    let server = Postgres::start().await;
+    let pooler = PgBouncer::start(&server).await;
+    assert!(pooler.url().contains(&pooler.port().to_string()));
+    gone_after(pooler, PgBouncer::process);
+}
+
+#[tokio::test]
+async fn memcached_starts_restarts_and_ends() {
+    if !Program::MEMCACHED.available() {
+        return;
+    }
+    let server = Memcached::start_with(&["-M"]).await;
+    server.process().kill();
+    server.restart().await;
+    gone_after(server, Memcached::process);
+}
+
+#[tokio::test]
+async fn etcd_starts_restarts_and_ends() {
+    if !Program::ETCD.available() {
+        return;
+    }
+    let server = Etcd::start().await;
+    server.process().kill();
+    server.restart().await;
+    gone_after(server, Etcd::process);
+}
+
+#[tokio::test]
+async fn three_etcd_nodes_replace_a_dead_leader() {
+    if !Program::ETCD.available() {
+        return;
+    }
+    let cluster = EtcdCluster::start().await;
+    let leader = cluster.leader().await.expect("a cluster that serves has a leader");
+    leader.process().kill();
+    let started = Instant::now();
+    while cluster.leader().await.is_none() {
+        assert!(started.elapsed() < Duration::from_secs(30), "no new leader");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_firestore_emulator_starts_restarts_and_ends() {
+    if !Program::HIDANE.available() {
+        return;
+    }
+    let server = Firestore::start().await;
+    server.process().kill();
+    server.restart().await;
+    gone_after(server, Firestore::process);
+}
