@@ -41,23 +41,20 @@ impl Bells {
     }
 
     /// Wakes the waiter for `key` that came first, and puts it last: if it does not use the ring, another gets the next.
-    pub(crate) fn ring(&self, key: &str) {
+    /// Says whether there was one.
+    pub(crate) fn ring(&self, key: &str) -> bool {
         let mut all = self.all();
-        let Some(bells) = all.get_mut(key) else { return };
+        let Some(bells) = all.get_mut(key) else { return false };
         bells.retain(|bell| !bell.is_abandoned());
-        if let Some(bell) = bells.pop_front() {
-            bell.ring();
-            bells.push_back(bell);
-        }
+        let Some(bell) = bells.pop_front() else { return false };
+        bell.ring();
+        bells.push_back(bell);
+        true
     }
 
     /// Wakes everybody: something may have been missed.
     pub(crate) fn ring_all(&self) {
         self.all().values().flatten().for_each(Bell::ring);
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.all().is_empty()
     }
 }
 
@@ -79,9 +76,9 @@ mod tests {
         let (a, b) = (Key::new("a").unwrap(), Key::new("b").unwrap());
         let (mut first, mut second, mut other) =
             (bells.subscribe(&a), bells.subscribe(&a), bells.subscribe(&b));
-        bells.ring("a");
+        assert!(bells.ring("a"));
         assert!(heard(&mut first) && !heard(&mut second) && !heard(&mut other));
-        bells.ring("a");
+        assert!(bells.ring("a"));
         assert!(!heard(&mut first) && heard(&mut second));
         bells.ring_all();
         assert!(heard(&mut first) && heard(&mut second) && heard(&mut other));
@@ -93,9 +90,10 @@ mod tests {
         let key = Key::new("a").unwrap();
         let (first, mut second) = (bells.subscribe(&key), bells.subscribe(&key));
         drop(first);
-        bells.ring("a");
+        assert!(bells.ring("a"));
         assert!(heard(&mut second));
         drop(second);
-        assert!(bells.is_empty());
+        assert!(bells.all().is_empty());
+        assert!(!bells.ring("a"), "nobody is there to be woken");
     }
 }

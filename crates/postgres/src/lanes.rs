@@ -23,7 +23,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// All connections for steps.
 pub(crate) struct Lanes {
     connector: Arc<Connector>,
-    lanes: Vec<Lane>,
+    all: Vec<Lane>,
     timeout: Duration,
 }
 
@@ -44,14 +44,14 @@ struct Outage {
 
 impl Lanes {
     pub(crate) fn new(connector: Arc<Connector>) -> Self {
-        let lanes = (0..connector.config.connections).map(|_| Lane::default()).collect();
+        let all = (0..connector.config.connections).map(|_| Lane::default()).collect();
         let timeout = connector.config.timeout;
-        Self { connector, lanes, timeout }
+        Self { connector, all, timeout }
     }
 
     /// Opens the first connection, so that a wrong URL is noticed at once.
     pub(crate) async fn warm_up(&self) -> Result<(), LockError> {
-        self.lanes[0].link(&self.connector).await.map(drop)
+        self.all[0].link(&self.connector).await.map(drop)
     }
 
     /// One statement, one round trip, bounded in time.
@@ -93,7 +93,7 @@ impl Lanes {
         phase: Phase,
         request: impl AsyncFnOnce(&Link) -> Result<T, tokio_postgres::Error>,
     ) -> Result<T, LockError> {
-        let lane = &self.lanes[lane_of(key, self.lanes.len())];
+        let lane = &self.all[lane_of(key, self.all.len())];
         let deadline = Instant::now() + self.timeout;
         // Nothing has left yet: a timeout here is a plain "no".
         let link = tokio::time::timeout_at(deadline, lane.link(&self.connector)).await.map_err(

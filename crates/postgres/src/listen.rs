@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use holdtight_core::{Key, LockError, Secret, Subscription};
 use tokio::task::AbortHandle;
+use tokio_postgres::types::Type;
 
 use crate::bells::Bells;
 use crate::connect::{Connector, Link, News};
@@ -24,6 +25,8 @@ pub(crate) struct Listener {
     lanes: Arc<Lanes>,
     channel: String,
     bells: Arc<Bells>,
+    /// A release of nothing: wakes the next waiter if the key is free.
+    pass_on: String,
     /// Listening is off, or was found not to work.
     deaf: AtomicBool,
     task: Mutex<Option<AbortHandle>>,
@@ -31,16 +34,18 @@ pub(crate) struct Listener {
 
 impl Listener {
     pub(crate) fn new(connector: Arc<Connector>, lanes: Arc<Lanes>) -> Result<Self, LockError> {
-        let mut name = [0; 12];
+        let mut name = [0; 16];
         getrandom::fill(&mut name).map_err(|error| {
             LockError::internal("the operating system gave no random bytes").with_source(error)
         })?;
-        let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
+        let name = u128::from_be_bytes(name);
         let deaf = AtomicBool::new(!connector.config.listen);
+        let pass_on = format!("SELECT * FROM {}($1, $2, $3)", connector.config.name("_release"));
         Ok(Self {
+            pass_on,
             connector,
             lanes,
-            channel: format!("holdtight_{name}"),
+            channel: format!("holdtight_{name:032x}"),
             bells: Arc::default(),
             deaf,
             task: Mutex::default(),
@@ -82,6 +87,17 @@ impl Listener {
         Ok((link, news))
     }
 
+    /// Rings for `key`. If its waiter has left meanwhile, the wake-up goes on to the next one in the store's queue.
+    async fn wake(&self, key: &str) {
+        if self.bells.ring(key) {
+            return;
+        }
+        let params = [(&key as _, Type::TEXT), (&"" as _, Type::TEXT), (&"" as _, Type::TEXT)];
+        if let Err(error) = self.lanes.step(key, Phase::Write, &self.pass_on, &params).await {
+            tracing::debug!(%error, "could not pass a wake-up on");
+        }
+    }
+
     /// Sends ourselves a note by another connection: behind a transaction pooler it does not come back.
     async fn hears_itself(&self, news: &mut News) -> Result<bool, LockError> {
         let echo = format!("SELECT pg_catalog.pg_notify('{}', '')", self.channel);
@@ -91,7 +107,7 @@ impl Listener {
                 if note.is_empty() {
                     return true;
                 }
-                self.bells.ring(&note);
+                self.wake(&note).await;
             }
             false
         };
@@ -131,15 +147,14 @@ async fn keep_listening(store: Weak<Listener>) {
         }
         // Whatever was released while nobody listened is found by asking once.
         listener.bells.ring_all();
-        let bells = Arc::clone(&listener.bells);
         drop(listener);
-        if silences == 0 {
-            while let Some(note) = news.recv().await {
-                bells.ring(&note);
-            }
+        while silences == 0
+            && let Some(note) = news.recv().await
+        {
+            let Some(listener) = store.upgrade() else { return };
+            listener.wake(&note).await;
         }
         drop(link);
-        bells.ring_all();
         tokio::time::sleep(pause(failures)).await;
     }
 }

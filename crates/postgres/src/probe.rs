@@ -26,6 +26,7 @@ pub(crate) async fn probe(lanes: &Lanes, config: &PostgresConfig) -> Result<Guar
     Ok(Guarantees::new(format!("PostgreSQL {version} at {}", config.shown()), judge(&settings)))
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, not states")]
 struct Settings<'a> {
     fsync: bool,
     full_page_writes: bool,
