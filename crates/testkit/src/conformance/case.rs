@@ -14,7 +14,8 @@ pub(super) struct Case {
     pub(super) run: for<'a> fn(&'a Stage) -> Running<'a>,
 }
 
-pub(super) type Running<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+/// Not `Send`: it runs on the thread that blocks on it, and so may use async closures freely.
+pub(super) type Running<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 /// What a store or its fixture must offer for a trial to apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,27 @@
 //! ignored, with the reason. Each runs on a fresh [`Fixture`], in its own runtime, and is ended when its time is over.
 
 mod case;
+mod crowd;
+mod detach;
 mod exclusion;
+mod expiry;
+mod extension;
+mod fences;
+mod force_release;
+mod keys;
+mod list;
+mod lookup;
+mod many_keys;
+mod network;
+mod ownership;
+mod place;
+mod processes;
+mod retries;
 mod runner;
 mod stage;
+mod transfer;
+mod wake_up;
+mod worker;
 
 use std::time::Duration;
 
@@ -16,7 +34,26 @@ use self::case::Case;
 use crate::Fixture;
 
 /// Every theme, in the order a reader of a failing run should look at them.
-const THEMES: &[(&str, &[Case])] = &[("exclusion", exclusion::CASES)];
+const THEMES: &[(&str, &[Case])] = &[
+    ("exclusion", exclusion::CASES),
+    ("ownership", ownership::CASES),
+    ("expiry", expiry::CASES),
+    ("extension", extension::CASES),
+    ("fences", fences::CASES),
+    ("retries", retries::CASES),
+    ("keys", keys::CASES),
+    ("lookup", lookup::CASES),
+    ("list", list::CASES),
+    ("detach", detach::CASES),
+    ("transfer", transfer::CASES),
+    ("many_keys", many_keys::CASES),
+    ("force_release", force_release::CASES),
+    ("wake_up", wake_up::CASES),
+    ("crowd", crowd::CASES),
+    ("processes", processes::CASES),
+    ("processes", processes::LIVENESS_CASES),
+    ("network", network::CASES),
+];
 
 /// Runs the whole suite on one store and exits the process: the `main` of a test file with `harness = false`.
 ///
@@ -83,7 +120,11 @@ impl Suite {
     }
 
     /// Adds all trials for one store.
+    ///
+    /// In a process that a trial started as a second one of the same store, this does what it was started for and
+    /// exits.
     pub fn on<F: Fixture>(mut self) -> Self {
+        worker::serve::<F>();
         for (theme, cases) in THEMES {
             for case in *cases {
                 let name = format!("{}::{theme}::{}", F::NAME, case.name);

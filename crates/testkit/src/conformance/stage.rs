@@ -79,7 +79,7 @@ impl Stage {
     /// A lease whose end a trial waits for. With a clock of the test's own it is long enough that no slow machine
     /// ends it early; without one, as short as a busy machine allows.
     pub(super) fn short(&self) -> Duration {
-        let short = if self.clock.is_some() { 60_000 } else { 400 };
+        let short = if self.clock.is_some() { 60_000 } else { 1000 };
         Duration::from_millis(short).clamp(self.capabilities.min_ttl, self.capabilities.max_ttl)
     }
 

@@ -172,6 +172,7 @@ impl Process {
         let log =
             File::options().create(true).append(true).open(self.directory.path().join("log"))?;
         let mut running = self.running();
+        running.let_go();
         running.command.stdout(log.try_clone()?).stderr(log);
         let child = running.command.spawn()?;
         // When our end of the pipe closes, for whatever reason, the server ends and its directory goes.
@@ -198,10 +199,7 @@ impl Process {
 
     fn end(&self, first: Signal) {
         let mut running = self.running();
-        // The leash goes first: once the child is reaped, its number may become somebody else's.
-        if let Some(mut leash) = running.leash.take() {
-            let _ = (leash.kill(), leash.wait());
-        }
+        running.let_go();
         let Some(child) = &mut running.child else { return };
         send(child, first);
         if first != Signal::KILL {
@@ -224,6 +222,16 @@ impl Process {
 
     fn running(&self) -> MutexGuard<'_, Running> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Running {
+    /// Ends the leash, before the child is reaped and its number may become somebody else's.
+    fn let_go(&mut self) {
+        if let Some(mut leash) = self.leash.take() {
+            let _ = leash.kill();
+            let _ = leash.wait();
+        }
     }
 }
 

@@ -1,0 +1,108 @@
+//! Handing a held lock to the next owner in one step (contract 1, 3 and 6).
+
+use std::sync::Arc;
+
+use holdtight_core::{
+    AcquireRequest, ExtendBy, Extension, Key, Release, Secret, Transfer, TransferRequest, margin,
+};
+
+use super::case::{Case, cases};
+use super::stage::{Stage, secret};
+
+pub(super) const CASES: &[Case] = cases![if Transfer;
+    a_transfer_makes_another_the_owner_with_a_new_fence,
+    a_transfer_needs_the_holders_secret,
+    a_transfer_of_a_lease_that_is_over_is_refused,
+    a_transferred_lease_is_that_of_the_next_owner,
+    a_lock_is_transferred_once,
+];
+
+async fn transfer(
+    stage: &Stage,
+    key: &Key,
+    from: &Secret,
+    to: &Secret,
+    ttl: std::time::Duration,
+) -> Transfer {
+    let to = AcquireRequest::new(key.clone(), to.clone(), ttl);
+    let request = TransferRequest::new(from.clone(), to);
+    Arc::clone(&stage.store).transfer(request).await.unwrap()
+}
+
+async fn a_transfer_makes_another_the_owner_with_a_new_fence(stage: &Stage) {
+    let key = stage.key("transfer");
+    let (mut owner, mut lease) = stage.taken(&key, stage.long()).await;
+    for _ in 0..10 {
+        let next = secret();
+        let Transfer::Transferred(given) = transfer(stage, &key, &owner, &next, stage.long()).await
+        else {
+            panic!("a held lock must be handed on")
+        };
+        assert!(given.fence > lease.fence, "{} after {}", given.fence, lease.fence);
+        assert!(given.ttl + margin(stage.long()) >= stage.long(), "too short: {given:?}");
+        assert_eq!(stage.release(&key, &owner).await, Release::NotHeld, "the last owner is out");
+        let moved = stage.extend(&key, &owner, ExtendBy::AtLeast(stage.long())).await;
+        assert_eq!(moved, Extension::NotHeld, "the last owner is out");
+        stage.must_be_held(&key, &next, given.fence).await;
+        (owner, lease) = (next, given);
+    }
+    assert_eq!(stage.release(&key, &owner).await, Release::Released);
+    stage.must_be_free(&key).await;
+}
+
+async fn a_transfer_needs_the_holders_secret(stage: &Stage) {
+    let (key, free) = (stage.key("transfer"), stage.key("transfer:free"));
+    let (owner, lease) = stage.taken(&key, stage.long()).await;
+    let thief = secret();
+    let refused = transfer(stage, &key, &thief, &thief, stage.long()).await;
+    assert_eq!(refused, Transfer::NotHeld);
+    let refused = transfer(stage, &free, &owner, &thief, stage.long()).await;
+    assert_eq!(refused, Transfer::NotHeld, "a free key has nobody to hand it on");
+    stage.must_be_held(&key, &owner, lease.fence).await;
+    assert_eq!(stage.release(&key, &thief).await, Release::NotHeld);
+    stage.must_be_free(&free).await;
+}
+
+async fn a_transfer_of_a_lease_that_is_over_is_refused(stage: &Stage) {
+    let key = stage.key("transfer");
+    let (owner, _) = stage.taken(&key, stage.short()).await;
+    stage.expire(&key, stage.short()).await;
+    let refused = transfer(stage, &key, &owner, &secret(), stage.long()).await;
+    assert_eq!(refused, Transfer::NotHeld, "a lease that is over cannot be handed on");
+    stage.must_be_free(&key).await;
+}
+
+async fn a_transferred_lease_is_that_of_the_next_owner(stage: &Stage) {
+    let (key, ttl) = (stage.key("transfer"), stage.short());
+    let (owner, _) = stage.taken(&key, stage.long()).await;
+    let next = secret();
+    let Transfer::Transferred(lease) = transfer(stage, &key, &owner, &next, ttl).await else {
+        panic!("a held lock must be handed on")
+    };
+    assert!(lease.ttl <= ttl + stage.capabilities.ttl_slack, "longer than asked for: {lease:?}");
+    // The first owner's lease would last for minutes.
+    stage.expire(&key, ttl).await;
+    stage.must_be_free(&key).await;
+}
+
+async fn a_lock_is_transferred_once(stage: &Stage) {
+    let key = stage.key("transfer");
+    let (owner, _) = stage.taken(&key, stage.long()).await;
+    let mut calls = tokio::task::JoinSet::new();
+    for client in stage.open_many(3).await {
+        for _ in 0..4 {
+            let (client, next) = (Arc::clone(&client), secret());
+            let to = AcquireRequest::new(key.clone(), next.clone(), stage.long());
+            let request = TransferRequest::new(owner.clone(), to);
+            calls.spawn(async move { (next, client.transfer(request).await.unwrap()) });
+        }
+    }
+    let mut winners = Vec::new();
+    while let Some(answer) = calls.join_next().await {
+        if let (next, Transfer::Transferred(lease)) = answer.unwrap() {
+            winners.push((next, lease));
+        }
+    }
+    assert_eq!(winners.len(), 1, "one lock was handed to {}", winners.len());
+    stage.must_be_held(&key, &winners[0].0, winners[0].1.fence).await;
+}
