@@ -38,8 +38,8 @@ struct Lane {
 #[derive(Default)]
 struct Outage {
     failures: u32,
-    until: Option<Instant>,
-    last: Option<LockError>,
+    /// The last attempt: when it began, what came of it, and when the next one may be made.
+    last: Option<(Instant, LockError, Instant)>,
 }
 
 impl Lanes {
@@ -141,20 +141,24 @@ impl Lane {
         current.as_ref().filter(|link| !link.client.is_closed()).map(Arc::clone)
     }
 
-    /// The open connection, or a new one.
+    /// The open connection, or a new one. Whoever comes while the server is away waits for one attempt that began
+    /// after they came, made by themselves or by another, and no longer.
     async fn link(&self, connector: &Connector) -> Result<Arc<Link>, LockError> {
         if let Some(link) = self.current() {
             return Ok(link);
         }
+        let came = Instant::now();
         let mut outage = self.opening.lock().await;
         if let Some(link) = self.current() {
             return Ok(link);
         }
-        if let (Some(until), Some(last)) = (outage.until, &outage.last)
-            && Instant::now() < until
-        {
-            return Err(last.duplicate());
+        if let Some((began, error, next)) = &outage.last {
+            if *began >= came {
+                return Err(error.duplicate());
+            }
+            tokio::time::sleep_until(*next).await;
         }
+        let began = Instant::now();
         match connector.connect().await {
             Ok(link) => {
                 let link = Arc::new(link);
@@ -164,9 +168,9 @@ impl Lane {
                 Ok(link)
             }
             Err(error) => {
-                outage.until = Some(Instant::now() + pause(outage.failures));
+                let next = Instant::now() + pause(outage.failures);
                 outage.failures += 1;
-                outage.last = Some(error.duplicate());
+                outage.last = Some((began, error.duplicate(), next));
                 Err(error)
             }
         }
