@@ -12,10 +12,33 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Row, SimpleQueryMessage, SimpleQueryRow};
 
 use crate::connect::{Connector, Link};
-use crate::error::{Phase, from_driver};
+use crate::error::{Phase, from_driver, malformed};
 
 /// A parameter and its type: given with each statement, so that nothing need be prepared and one round trip does.
 pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// What is sent in one round trip.
+enum Request<'a> {
+    Statement(&'a str, &'a [Param<'a>]),
+    Batch(&'a str),
+}
+
+/// What comes back.
+enum Reply {
+    Rows(Vec<Row>),
+    Messages(Vec<SimpleQueryMessage>),
+}
+
+impl Request<'_> {
+    async fn send(&self, link: &Link) -> Result<Reply, tokio_postgres::Error> {
+        match self {
+            Self::Statement(sql, params) => {
+                Ok(Reply::Rows(link.client.query_typed(sql, params).await?))
+            }
+            Self::Batch(sql) => Ok(Reply::Messages(link.client.simple_query(sql).await?)),
+        }
+    }
+}
 
 /// The longest pause between two attempts to connect.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
@@ -64,7 +87,10 @@ impl Lanes {
         sql: &str,
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, LockError> {
-        self.bounded(key, phase, async |link| link.client.query_typed(sql, params).await).await
+        match self.bounded(key, phase, &Request::Statement(sql, params)).await? {
+            Reply::Rows(rows) => Ok(rows),
+            Reply::Messages(_) => Err(malformed("another kind of message")),
+        }
     }
 
     /// Several statements without parameters as one transaction and one round trip: the rows of the last one.
@@ -74,8 +100,10 @@ impl Lanes {
         phase: Phase,
         sql: &str,
     ) -> Result<Vec<SimpleQueryRow>, LockError> {
-        let messages =
-            self.bounded(key, phase, async |link| link.client.simple_query(sql).await).await?;
+        let Reply::Messages(messages) = self.bounded(key, phase, &Request::Batch(sql)).await?
+        else {
+            return Err(malformed("another kind of message"));
+        };
         let mut rows = Vec::new();
         for message in messages {
             match message {
@@ -87,45 +115,49 @@ impl Lanes {
         Ok(rows)
     }
 
-    async fn bounded<T>(
+    async fn bounded(
         &self,
         key: &str,
         phase: Phase,
-        request: impl AsyncFnOnce(&Link) -> Result<T, tokio_postgres::Error>,
-    ) -> Result<T, LockError> {
+        request: &Request<'_>,
+    ) -> Result<Reply, LockError> {
         let lane = &self.all[lane_of(key, self.all.len())];
         let deadline = Instant::now() + self.timeout;
-        // Nothing has left yet: a timeout here is a plain "no".
-        let link = tokio::time::timeout_at(deadline, lane.link(&self.connector)).await.map_err(
-            |_| {
-                LockError::unavailable(format!(
-                    "no connection to PostgreSQL within {:?}",
-                    self.timeout
-                ))
-            },
-        )??;
-        let doubts = link.doubts();
-        match tokio::time::timeout_at(deadline, request(&link)).await {
-            Err(_) => {
-                lane.give_up(&link);
-                Err(LockError::new(
-                    phase.lost_answer(),
-                    format!("PostgreSQL did not answer within {:?}", self.timeout),
-                ))
-            }
-            Ok(Err(error)) => {
-                if link.client.is_closed() || error.as_db_error().is_none_or(ends_the_role) {
+        let mut again = phase == Phase::Read;
+        loop {
+            // Nothing has left yet: a timeout here is a plain "no".
+            let link = tokio::time::timeout_at(deadline, lane.link(&self.connector)).await;
+            let link = link.map_err(|_| {
+                let within = self.timeout;
+                LockError::unavailable(format!("no connection to PostgreSQL within {within:?}"))
+            })??;
+            let doubts = link.doubts();
+            match tokio::time::timeout_at(deadline, request.send(&link)).await {
+                Err(_) => {
                     lane.give_up(&link);
+                    let message = format!("PostgreSQL did not answer within {:?}", self.timeout);
+                    return Err(LockError::new(phase.lost_answer(), message));
                 }
-                Err(from_driver(&error, phase))
+                Ok(Err(error)) => {
+                    let lost = link.client.is_closed() || error.as_db_error().is_none();
+                    if lost || error.as_db_error().is_some_and(ends_the_role) {
+                        lane.give_up(&link);
+                    }
+                    // What only reads may be asked again, once: the connection may have been dead before.
+                    if lost && again {
+                        again = false;
+                        continue;
+                    }
+                    return Err(from_driver(&error, phase));
+                }
+                Ok(Ok(_)) if phase == Phase::Write && link.doubts() != doubts => {
+                    return Err(LockError::ambiguous(
+                        "the wait for a synchronous standby was cancelled: the step is done on the primary, and \
+                         perhaps only there",
+                    ));
+                }
+                Ok(Ok(answer)) => return Ok(answer),
             }
-            Ok(Ok(_)) if phase == Phase::Write && link.doubts() != doubts => {
-                Err(LockError::ambiguous(
-                    "the wait for a synchronous standby was cancelled: the step is done on the primary, and \
-                     perhaps only there",
-                ))
-            }
-            Ok(Ok(answer)) => Ok(answer),
         }
     }
 }
