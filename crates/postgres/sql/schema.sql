@@ -344,14 +344,15 @@ BEGIN
 END
 $fn$;
 
--- One page of a sweep: looks at the next p_batch keys and removes those that have been free for p_idle. A round through
--- all keys begins at most once per p_every, whoever asks; one caller at a time does a page, and a round that its caller
+-- One page of a sweep: looks at the next p_batch keys and removes those that have been free for p_idle_us. A round
+-- through all keys begins at most once per p_every_us, whoever asks; one caller at a time does a page, and a round that its caller
 -- left is taken up by the next. The mark is raised in the transaction that deletes, so that no fence can be minted below
 -- a removed one.
 CREATE OR REPLACE FUNCTION "holdtight"."locks_sweep"(
-    p_every interval, p_idle interval, p_batch integer, OUT removed bigint, OUT more boolean)
+    p_every_us bigint, p_idle_us bigint, p_batch integer, OUT removed bigint, OUT more boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
 DECLARE
+    every  interval := p_every_us * interval '1 microsecond';
     meta   "holdtight"."locks_meta";
     last   text;
     doomed text[];
@@ -362,12 +363,12 @@ BEGIN
     PERFORM set_config('lock_timeout', '2s', true), set_config('synchronous_commit', 'off', true);
     -- The usual answer, "not yet", locks and writes nothing.
     PERFORM FROM "holdtight"."locks_meta" AS m
-    WHERE m.sweep_from <> '' OR m.swept_at <= clock_timestamp() - p_every OR m.swept_at > clock_timestamp() + p_every;
+    WHERE m.sweep_from <> '' OR m.swept_at <= clock_timestamp() - every OR m.swept_at > clock_timestamp() + every;
     IF NOT FOUND THEN
         RETURN;
     END IF;
     SELECT * INTO meta FROM "holdtight"."locks_meta" AS m
-    WHERE m.sweep_from <> '' OR m.swept_at <= clock_timestamp() - p_every OR m.swept_at > clock_timestamp() + p_every
+    WHERE m.sweep_from <> '' OR m.swept_at <= clock_timestamp() - every OR m.swept_at > clock_timestamp() + every
     FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN;
@@ -376,7 +377,7 @@ BEGIN
         SELECT l.key FROM "holdtight"."locks" AS l WHERE l.key > meta.sweep_from ORDER BY l.key LIMIT p_batch) AS page;
     SELECT array_agg(idle.key), max(idle.fence) INTO doomed, mark FROM (
         SELECT l.key, l.fence FROM "holdtight"."locks" AS l
-        WHERE l.key > meta.sweep_from AND l.key <= last AND l.expires_at <= clock_timestamp() - p_idle
+        WHERE l.key > meta.sweep_from AND l.key <= last AND l.expires_at <= clock_timestamp() - p_idle_us * interval '1 microsecond'
         FOR UPDATE SKIP LOCKED) AS idle;
     UPDATE "holdtight"."locks_meta" AS m
     SET high_water = greatest(m.high_water, mark), swept_at = clock_timestamp(),

@@ -53,6 +53,7 @@ pub struct PostgresConfig {
     pub(crate) fence_table: String,
     pub(crate) layout: Layout,
     pub(crate) listen: bool,
+    pub(crate) pooled: bool,
     pub(crate) connections: usize,
     pub(crate) timeout: Duration,
     pub(crate) tls: TlsMode,
@@ -64,7 +65,7 @@ impl PostgresConfig {
     /// Reads a URL: `postgres://user:password@host:port,host2:port2/database?option=value`.
     ///
     /// Options of ours: `schema` (`holdtight`), `table` (`locks`), `layout` (`native`, `syncguard`), `fence_table`
-    /// (syncguard only), `listen` (`on`, `off`), `connections` (4), `timeout` (seconds per step, 5), `sslmode`,
+    /// (syncguard only), `listen` (`on`, `off`), `pooler` (`none`, `transaction`), `connections` (4), `timeout` (seconds per step, 5), `sslmode`,
     /// `sslrootcert`, `sslcert`, `sslkey`. Others, such as `application_name` or `keepalives_idle`, go to the driver.
     ///
     /// Without `sslmode`, hosts other than this machine must show a valid certificate (`verify-full`).
@@ -150,6 +151,7 @@ struct Options {
     fence_table: Option<String>,
     layout: Layout,
     listen: Option<bool>,
+    pooled: bool,
     connections: Option<usize>,
     timeout: Option<Duration>,
     tls: Option<TlsMode>,
@@ -178,6 +180,13 @@ impl Options {
                     "off" | "false" | "0" => false,
                     _ => return Err(choices(name, "on or off")),
                 });
+            }
+            "pooler" => {
+                self.pooled = match value {
+                    "none" | "session" => false,
+                    "transaction" => true,
+                    _ => return Err(choices(name, "none, session or transaction")),
+                }
             }
             "connections" => {
                 let number = value.parse().ok().filter(|n| (1..=64).contains(n));
@@ -250,7 +259,8 @@ impl Options {
             table,
             fence_table,
             layout: self.layout,
-            listen: self.listen.unwrap_or(true) && !syncguard,
+            listen: self.listen.unwrap_or(!self.pooled) && !syncguard,
+            pooled: self.pooled,
             connections: self.connections.unwrap_or(4),
             timeout: self.timeout.unwrap_or(Duration::from_secs(5)),
             root_cert: self.root_cert,

@@ -11,6 +11,7 @@ use holdtight_core::{ErrorKind, LockError};
 use tokio::sync::mpsc;
 use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Client};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -51,7 +52,8 @@ impl Connector {
             ),
         };
         let hello = format!(
-            "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only'), {version}"
+            "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only'), \
+             {version}, $1::bigint"
         );
         Ok(Self { config, tls, hello })
     }
@@ -168,13 +170,20 @@ impl Connector {
 
 /// Refuses standbys, and databases without our schema or with another version of it.
 async fn check_hello(link: &Link, hello: &str) -> Result<(), LockError> {
+    let echo = fastrand::i64(..);
     let row = link
         .client
-        .query_typed(hello, &[])
+        .query_typed(hello, &[(&echo, Type::INT8)])
         .await
         .map_err(|error| from_driver(&error, Phase::Read))?
         .pop()
         .ok_or_else(|| malformed("nothing to our greeting"))?;
+    if row.try_get::<_, i64>(row.len().saturating_sub(1)).ok() != Some(echo) {
+        // A pooler that lost count: another connection will do.
+        return Err(LockError::unavailable(
+            "the answer to another request came on a new connection",
+        ));
+    }
     let answer: Result<(bool, &str, i32), tokio_postgres::Error> =
         (|| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)))();
     let (standby, read_only, version) =

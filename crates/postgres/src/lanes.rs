@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use holdtight_core::{Key, LockError};
+use tokio::sync::MutexGuard;
 use tokio::time::Instant;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::{FromSql, ToSql, Type};
 use tokio_postgres::{Row, SimpleQueryMessage, SimpleQueryRow};
 
 use crate::connect::{Connector, Link};
@@ -17,27 +18,82 @@ use crate::error::{Phase, from_driver, malformed};
 /// A parameter and its type: given with each statement, so that nothing need be prepared and one round trip does.
 pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// What is sent in one round trip.
-enum Request<'a> {
-    Statement(&'a str, &'a [Param<'a>]),
-    Batch(&'a str),
+/// A call of a function whose every answer, even an empty one, carries the number of the request in its last column.
+///
+/// A pooler that loses count hands the answer of one request to another. A grant must not be taken for ours because
+/// it came on our connection.
+pub(crate) fn echoed(function: &str, arguments: usize) -> String {
+    let places: Vec<String> = (1..=arguments).map(|place| format!("${place}")).collect();
+    format!(
+        "SELECT r.*, e.echo FROM (SELECT ${}::bigint) AS e(echo) LEFT JOIN {function}({}) AS r ON true",
+        arguments + 1,
+        places.join(", "),
+    )
 }
 
-/// What comes back.
-enum Reply {
+/// What is sent in one round trip, with the number that must come back.
+enum Request<'a> {
+    Statement(&'a str, &'a [Param<'a>], i64),
+    Batch(&'a str, i64),
+}
+
+/// What came back.
+enum Answer {
     Rows(Vec<Row>),
-    Messages(Vec<SimpleQueryMessage>),
+    Text(Vec<SimpleQueryRow>),
 }
 
 impl Request<'_> {
-    async fn send(&self, link: &Link) -> Result<Reply, tokio_postgres::Error> {
+    /// `None` if the answer belongs to another request.
+    async fn send(&self, link: &Link) -> Result<Option<Answer>, tokio_postgres::Error> {
         match self {
-            Self::Statement(sql, params) => {
-                Ok(Reply::Rows(link.client.query_typed(sql, params).await?))
+            Self::Statement(sql, params, echo) => {
+                let mut rows = link.client.query_typed(sql, params).await?;
+                let ours = |row: &Row| {
+                    let last = row.len().saturating_sub(1);
+                    row.try_get::<_, i64>(last).is_ok_and(|number| number == *echo)
+                };
+                if rows.is_empty() || !rows.iter().all(ours) {
+                    return Ok(None);
+                }
+                rows.retain(|row| !is_null(row));
+                Ok(Some(Answer::Rows(rows)))
             }
-            Self::Batch(sql) => Ok(Reply::Messages(link.client.simple_query(sql).await?)),
+            Self::Batch(sql, echo) => {
+                let (mut rows, mut last) = (Vec::new(), Vec::new());
+                for message in link.client.simple_query(sql).await? {
+                    match message {
+                        SimpleQueryMessage::RowDescription(_) => rows = std::mem::take(&mut last),
+                        SimpleQueryMessage::Row(row) => last.push(row),
+                        _ => {}
+                    }
+                }
+                let number = last.first().and_then(|row| row.try_get(0).ok().flatten());
+                let ours = number.is_some_and(|number| number.parse() == Ok(*echo));
+                Ok(ours.then_some(Answer::Text(rows)))
+            }
         }
     }
+}
+
+/// The row that stands for no answer at all: nothing in it but the echo.
+fn is_null(row: &Row) -> bool {
+    struct Null(bool);
+    impl<'a> FromSql<'a> for Null {
+        fn from_sql(
+            _: &Type,
+            _: &'a [u8],
+        ) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+            Ok(Self(false))
+        }
+        fn from_sql_null(_: &Type) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+            Ok(Self(true))
+        }
+        fn accepts(_: &Type) -> bool {
+            true
+        }
+    }
+    row.len() > 1 && row.try_get::<_, Null>(0).is_ok_and(|null| null.0)
 }
 
 /// The longest pause between two attempts to connect.
@@ -48,6 +104,8 @@ pub(crate) struct Lanes {
     connector: Arc<Connector>,
     all: Vec<Lane>,
     timeout: Duration,
+    /// Whether a connection may carry several requests at once.
+    pipelined: bool,
 }
 
 #[derive(Default)]
@@ -55,6 +113,26 @@ struct Lane {
     current: Mutex<Option<Arc<Link>>>,
     /// Held while connecting, so that a lost server is not stormed.
     opening: tokio::sync::Mutex<Outage>,
+    /// Held during a request where only one may be on its way.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// The only request on a connection. Dropped before its answer came, it takes the connection out of use: the next
+/// request must not stand behind it.
+struct Alone<'a> {
+    lane: &'a Lane,
+    link: &'a Arc<Link>,
+    finished: bool,
+    #[expect(dead_code, reason = "held, not read")]
+    turn: MutexGuard<'a, ()>,
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.lane.give_up(self.link);
+        }
+    }
 }
 
 /// What is remembered about a lane that could not be opened.
@@ -68,8 +146,8 @@ struct Outage {
 impl Lanes {
     pub(crate) fn new(connector: Arc<Connector>) -> Self {
         let all = (0..connector.config.connections).map(|_| Lane::default()).collect();
-        let timeout = connector.config.timeout;
-        Self { connector, all, timeout }
+        let (timeout, pipelined) = (connector.config.timeout, !connector.config.pooled);
+        Self { connector, all, timeout, pipelined }
     }
 
     /// Opens the first connection, so that a wrong URL is noticed at once.
@@ -80,6 +158,7 @@ impl Lanes {
     /// One statement, one round trip, bounded in time.
     ///
     /// A connection that does not answer is given up for new steps; those already on it may still get their answers.
+    /// The statement must be one of [`echoed`]: the answer is taken only if it carries the number of this request.
     pub(crate) async fn step(
         &self,
         key: &str,
@@ -87,9 +166,13 @@ impl Lanes {
         sql: &str,
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, LockError> {
-        match self.bounded(key, phase, &Request::Statement(sql, params)).await? {
-            Reply::Rows(rows) => Ok(rows),
-            Reply::Messages(_) => Err(malformed("another kind of message")),
+        let echo = fastrand::i64(..);
+        let mut params = params.to_vec();
+        params.push((&echo, Type::INT8));
+        let request = Request::Statement(sql, &params, echo);
+        match self.bounded(key, phase, &request).await? {
+            Answer::Rows(rows) => Ok(rows),
+            Answer::Text(_) => Err(malformed("another kind of message")),
         }
     }
 
@@ -100,19 +183,12 @@ impl Lanes {
         phase: Phase,
         sql: &str,
     ) -> Result<Vec<SimpleQueryRow>, LockError> {
-        let Reply::Messages(messages) = self.bounded(key, phase, &Request::Batch(sql)).await?
-        else {
-            return Err(malformed("another kind of message"));
-        };
-        let mut rows = Vec::new();
-        for message in messages {
-            match message {
-                SimpleQueryMessage::RowDescription(_) => rows.clear(),
-                SimpleQueryMessage::Row(row) => rows.push(row),
-                _ => {}
-            }
+        let echo = fastrand::i64(..);
+        let sql = format!("{sql}; SELECT {echo}");
+        match self.bounded(key, phase, &Request::Batch(&sql, echo)).await? {
+            Answer::Text(rows) => Ok(rows),
+            Answer::Rows(_) => Err(malformed("another kind of message")),
         }
-        Ok(rows)
     }
 
     async fn bounded(
@@ -120,19 +196,26 @@ impl Lanes {
         key: &str,
         phase: Phase,
         request: &Request<'_>,
-    ) -> Result<Reply, LockError> {
+    ) -> Result<Answer, LockError> {
         let lane = &self.all[lane_of(key, self.all.len())];
         let deadline = Instant::now() + self.timeout;
         let mut again = phase == Phase::Read;
         loop {
             // Nothing has left yet: a timeout here is a plain "no".
-            let link = tokio::time::timeout_at(deadline, lane.link(&self.connector)).await;
-            let link = link.map_err(|_| {
-                let within = self.timeout;
-                LockError::unavailable(format!("no connection to PostgreSQL within {within:?}"))
-            })??;
+            let (turn, link) =
+                tokio::time::timeout_at(deadline, lane.ready(self)).await.map_err(|_| {
+                    let within = self.timeout;
+                    LockError::unavailable(format!(
+                        "no connection to PostgreSQL was free within {within:?}"
+                    ))
+                })??;
+            let alone = turn.map(|turn| Alone { lane, link: &link, finished: false, turn });
             let doubts = link.doubts();
-            match tokio::time::timeout_at(deadline, request.send(&link)).await {
+            let answer = tokio::time::timeout_at(deadline, request.send(&link)).await;
+            if let Some(mut alone) = alone {
+                alone.finished = answer.is_ok();
+            }
+            match answer {
                 Err(_) => {
                     lane.give_up(&link);
                     let message = format!("PostgreSQL did not answer within {:?}", self.timeout);
@@ -150,13 +233,21 @@ impl Lanes {
                     }
                     return Err(from_driver(&error, phase));
                 }
+                Ok(Ok(None)) => {
+                    lane.give_up(&link);
+                    return Err(LockError::new(
+                        phase.lost_answer(),
+                        "the answer to another request came instead of ours; if a pooler stands in between, say \
+                         pooler=transaction in the URL",
+                    ));
+                }
                 Ok(Ok(_)) if phase == Phase::Write && link.doubts() != doubts => {
                     return Err(LockError::ambiguous(
                         "the wait for a synchronous standby was cancelled: the step is done on the primary, and \
                          perhaps only there",
                     ));
                 }
-                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Ok(Some(answer))) => return Ok(answer),
             }
         }
     }
@@ -206,6 +297,15 @@ impl Lane {
                 Err(error)
             }
         }
+    }
+
+    /// A connection, and the right to be alone on it where that is needed.
+    async fn ready(
+        &self,
+        lanes: &Lanes,
+    ) -> Result<(Option<MutexGuard<'_, ()>>, Arc<Link>), LockError> {
+        let turn = if lanes.pipelined { None } else { Some(self.turn.lock().await) };
+        Ok((turn, self.link(&lanes.connector).await?))
     }
 
     fn give_up(&self, link: &Arc<Link>) {

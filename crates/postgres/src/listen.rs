@@ -15,7 +15,7 @@ use tokio_postgres::types::Type;
 use crate::bells::Bells;
 use crate::connect::{Connector, Link, News};
 use crate::error::{Phase, from_driver};
-use crate::lanes::{Lanes, hash, pause};
+use crate::lanes::{Lanes, echoed, hash, pause};
 
 /// How long our own echo may take before we say that notifications do not arrive.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -40,7 +40,7 @@ impl Listener {
         })?;
         let name = u128::from_be_bytes(name);
         let deaf = AtomicBool::new(!connector.config.listen);
-        let pass_on = format!("SELECT * FROM {}($1, $2, $3)", connector.config.name("_release"));
+        let pass_on = echoed(&connector.config.name("_release"), 3);
         Ok(Self {
             pass_on,
             connector,
@@ -100,8 +100,8 @@ impl Listener {
 
     /// Sends ourselves a note by another connection: behind a transaction pooler it does not come back.
     async fn hears_itself(&self, news: &mut News) -> Result<bool, LockError> {
-        let echo = format!("SELECT pg_catalog.pg_notify('{}', '')", self.channel);
-        self.lanes.step("", Phase::Read, &echo, &[]).await?;
+        let note = format!("SELECT pg_catalog.pg_notify('{}', ''), $1::bigint", self.channel);
+        self.lanes.step("", Phase::Read, &note, &[]).await?;
         let echo = async {
             while let Some(note) = news.recv().await {
                 if note.is_empty() {

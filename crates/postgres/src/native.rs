@@ -14,7 +14,7 @@ use tokio_postgres::types::{FromSql, Type};
 
 use crate::config::PostgresConfig;
 use crate::error::{Phase, malformed};
-use crate::lanes::{Lanes, about};
+use crate::lanes::{Lanes, about, echoed};
 use crate::listen::Listener;
 
 /// The longest holder text that is read; ours has at most about 1.6 KiB.
@@ -40,17 +40,15 @@ struct Sql {
 
 impl Native {
     pub(crate) fn new(config: &PostgresConfig, lanes: Arc<Lanes>, listener: Arc<Listener>) -> Self {
-        let call = |function: &str, arguments: &str| {
-            format!("SELECT * FROM {}({arguments})", config.name(function))
-        };
+        let call = |function: &str, arguments: usize| echoed(&config.name(function), arguments);
         let sql = Sql {
-            acquire: call("_acquire", "$1, $2, $3, $4, $5"),
-            acquire_many: call("_acquire_many", "$1, $2, $3, $4"),
-            release: call("_release", "$1, $2, $3"),
-            force_release: call("_force_release", "$1, $2"),
-            extend: call("_extend", "$1, $2, $3, $4"),
-            transfer: call("_transfer", "$1, $2, $3, $4, $5"),
-            held: call("_held", "$1, $2, $3"),
+            acquire: call("_acquire", 5),
+            acquire_many: call("_acquire_many", 4),
+            release: call("_release", 3),
+            force_release: call("_force_release", 2),
+            extend: call("_extend", 4),
+            transfer: call("_transfer", 5),
+            held: call("_held", 3),
         };
         Self { lanes, listener, sql }
     }
@@ -235,10 +233,10 @@ impl Native {
             )
             .await
             .map_err(about(&to.key))?;
-        let row = one(rows)?;
-        if get::<Option<i64>>(&row, 0)?.is_none() {
+        if rows.is_empty() {
             return Ok(Transfer::NotHeld);
         }
+        let row = one(rows)?;
         Ok(Transfer::Transferred(lease(&row, 0)?.contended(get(&row, 2)?)))
     }
 

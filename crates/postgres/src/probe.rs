@@ -9,7 +9,7 @@ use crate::native::{get, one};
 
 const SETTINGS: &str = "SELECT pg_catalog.current_setting('server_version'), \
      pg_catalog.current_setting('fsync'), pg_catalog.current_setting('full_page_writes'), \
-     pg_catalog.current_setting('synchronous_commit'), pg_catalog.current_setting('synchronous_standby_names')";
+     pg_catalog.current_setting('synchronous_commit'), pg_catalog.current_setting('synchronous_standby_names'), $1::bigint";
 
 pub(crate) async fn probe(lanes: &Lanes, config: &PostgresConfig) -> Result<Guarantees, LockError> {
     let row = one(lanes.step("", Phase::Read, SETTINGS, &[]).await?)?;

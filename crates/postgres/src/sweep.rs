@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use holdtight_core::LockError;
 use tokio::time::Instant;
+use tokio_postgres::types::Type;
 
 use crate::config::PostgresConfig;
 use crate::error::Phase;
-use crate::lanes::Lanes;
-use crate::native::{get, one};
+use crate::lanes::{Lanes, echoed};
+use crate::native::{get, micros, one};
 
 /// At most one round per so much time, over all processes.
 const EVERY: Duration = Duration::from_secs(60);
@@ -20,17 +21,17 @@ const EVERY: Duration = Duration::from_secs(60);
 const IDLE: Duration = Duration::from_secs(300);
 
 /// Keys per statement, so that none takes long.
-const PAGE: u32 = 5000;
+const PAGE: i32 = 5000;
 
 pub(crate) struct Sweeper {
     lanes: Arc<Lanes>,
-    function: String,
+    sql: String,
     next: Mutex<Option<Instant>>,
 }
 
 impl Sweeper {
     pub(crate) fn new(config: &PostgresConfig, lanes: Arc<Lanes>) -> Self {
-        Self { lanes, function: config.name("_sweep"), next: Mutex::default() }
+        Self { lanes, sql: echoed(&config.name("_sweep"), 3), next: Mutex::default() }
     }
 
     /// Called after releases: starts a round in the background if this process has not tried for a minute.
@@ -73,13 +74,10 @@ impl Sweeper {
     }
 
     async fn page(&self, every: Duration, idle: Duration) -> Result<(u64, bool), LockError> {
-        let sql = format!(
-            "SELECT * FROM {}(interval '{} milliseconds', interval '{} milliseconds', {PAGE})",
-            self.function,
-            every.as_millis(),
-            idle.as_millis(),
-        );
-        let row = one(self.lanes.step("sweep", Phase::Read, &sql, &[]).await?)?;
+        let (every, idle) = (micros(every), micros(idle));
+        let params =
+            [(&every as _, Type::INT8), (&idle as _, Type::INT8), (&PAGE as _, Type::INT4)];
+        let row = one(self.lanes.step("sweep", Phase::Read, &self.sql, &params).await?)?;
         Ok((u64::try_from(get::<i64>(&row, 0)?).unwrap_or(0), get(&row, 1)?))
     }
 }

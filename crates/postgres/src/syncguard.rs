@@ -45,7 +45,7 @@ impl Syncguard {
     }
 
     pub(crate) fn capabilities(base: Capabilities) -> Capabilities {
-        base.ttl_slack(Duration::from_millis(1000)).force_release(true).max_batch(100)
+        base.ttl_slack(Duration::from_secs(1)).force_release(true).max_batch(100)
     }
 
     /// The fence is the counter of the package, but never below the time in milliseconds: Node goes on counting from
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn leases_round_up_to_whole_milliseconds() {
         assert_eq!(millis(Duration::from_micros(1)), 1);
-        assert_eq!(millis(Duration::from_millis(30_000)), 30_000);
+        assert_eq!(millis(Duration::from_secs(30)), 30_000);
         assert_eq!(millis(Duration::ZERO), 0);
     }
 }

@@ -35,7 +35,7 @@ impl Way for ListenOff {
 struct Pooled;
 impl Way for Pooled {
     const NAME: &'static str = "pgbouncer";
-    const OPTIONS: &'static str = "timeout=2&listen=off";
+    const OPTIONS: &'static str = "timeout=2&pooler=transaction";
     const POOLED: bool = true;
 }
 
