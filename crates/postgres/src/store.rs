@@ -81,12 +81,7 @@ impl PostgresStore {
     /// # Cancel safety
     /// The rows are removed in pages, each wholly or not at all.
     pub async fn sweep(&self, idle: Duration) -> Result<u64, LockError> {
-        match self.steps {
-            Steps::Native(_) => self.sweeper.round(idle).await,
-            Steps::Syncguard(_) => Err(LockError::unsupported(
-                "the syncguard layout keeps its rows; they are removed when a key is released",
-            )),
-        }
+        self.sweeper.round(idle).await
     }
 
     /// A condition for the WHERE clause of your own statement in the same database, in SQL: true only while `fence` is
@@ -145,14 +140,12 @@ impl Backend for PostgresStore {
 
     fn release(self: Arc<Self>, key: Key, secret: Secret) -> Reply<Release> {
         Box::pin(async move {
-            match &self.steps {
-                Steps::Native(steps) => {
-                    let released = steps.release(key, secret).await;
-                    self.sweeper.nudge();
-                    released
-                }
+            let released = match &self.steps {
+                Steps::Native(steps) => steps.release(key, secret).await,
                 Steps::Syncguard(steps) => steps.release(key, secret).await,
-            }
+            };
+            self.sweeper.nudge();
+            released
         })
     }
 

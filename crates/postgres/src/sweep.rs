@@ -1,6 +1,7 @@
 //! Removing rows of keys that nobody uses any more: in the background, in pages, at most one round per minute.
 //!
-//! Why a removed row cannot lead to a repeated fence stands with `locks_sweep` in `sql/schema.sql`.
+//! Why a removed row cannot lead to a repeated fence stands with `locks_sweep` in `sql/schema.sql`. In the syncguard
+//! layout the fences stand in a table of their own, which is never swept.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,10 +10,11 @@ use holdtight_core::LockError;
 use tokio::time::Instant;
 use tokio_postgres::types::Type;
 
-use crate::config::PostgresConfig;
+use crate::config::{Layout, PostgresConfig};
 use crate::error::Phase;
 use crate::lanes::{Lanes, echoed};
 use crate::native::{get, micros, one};
+use crate::syncguard;
 
 /// At most one round per so much time, over all processes.
 const EVERY: Duration = Duration::from_secs(60);
@@ -25,13 +27,19 @@ const PAGE: i32 = 5000;
 
 pub(crate) struct Sweeper {
     lanes: Arc<Lanes>,
+    layout: Layout,
+    /// A statement with parameters in the native layout, a batch without in the other.
     sql: String,
     next: Mutex<Option<Instant>>,
 }
 
 impl Sweeper {
     pub(crate) fn new(config: &PostgresConfig, lanes: Arc<Lanes>) -> Self {
-        Self { lanes, sql: echoed(&config.name("_sweep"), 3), next: Mutex::default() }
+        let sql = match config.layout {
+            Layout::Native => echoed(&config.name("_sweep"), 3),
+            Layout::Syncguard => syncguard::sweep(config, PAGE),
+        };
+        Self { lanes, layout: config.layout, sql, next: Mutex::default() }
     }
 
     /// Called after releases: starts a round in the background if this process has not tried for a minute.
@@ -74,6 +82,11 @@ impl Sweeper {
     }
 
     async fn page(&self, every: Duration, idle: Duration) -> Result<(u64, bool), LockError> {
+        if self.layout == Layout::Syncguard {
+            let sql = self.sql.replace("{idle}", &idle.as_millis().to_string());
+            let removed = self.lanes.batch("sweep", Phase::Read, &sql).await?.len() as u64;
+            return Ok((removed, removed >= PAGE.unsigned_abs().into()));
+        }
         let (every, idle) = (micros(every), micros(idle));
         let params =
             [(&every as _, Type::INT8), (&idle as _, Type::INT8), (&PAGE as _, Type::INT4)];

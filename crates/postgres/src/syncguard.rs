@@ -224,6 +224,20 @@ impl Syncguard {
     }
 }
 
+/// Removes a page of rows whose lease has been over for `{idle}` milliseconds; the package itself leaves them for ever.
+/// A row that somebody takes at this moment is locked, and passed over.
+pub(crate) fn sweep(config: &PostgresConfig, page: i32) -> String {
+    let locks = config.name("");
+    format!(
+        "{SETTINGS}
+         DELETE FROM {locks} WHERE key IN (
+             SELECT l.key FROM {locks} l
+             WHERE l.expires_at_ms < floor(extract(epoch FROM clock_timestamp()) * 1000) - {TOLERANCE_MS} - {{idle}}
+             ORDER BY l.expires_at_ms LIMIT {page} FOR UPDATE SKIP LOCKED)
+         RETURNING 1"
+    )
+}
+
 /// The two tables as the package's own `setupSchema` makes them.
 pub(crate) fn schema(config: &PostgresConfig) -> String {
     let (locks, fences, schema, table) =

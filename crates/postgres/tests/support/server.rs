@@ -73,7 +73,7 @@ impl Server {
             ],
         );
         fs::write(Path::new(&data).join("standby.signal"), "").unwrap();
-        server.own(&Path::new(&data).join("standby.signal"));
+        Self::own(&Path::new(&data).join("standby.signal"));
         server.settings.push(format!("primary_conninfo=host=127.0.0.1 port={port} user=postgres"));
         server.launch();
         server
@@ -83,7 +83,7 @@ impl Server {
         let directory = Directory::new();
         let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
         let server = Self { directory, settings, clock: None, port: free_port(), child: None };
-        server.own(server.directory.path());
+        Self::own(server.directory.path());
         server
     }
 
@@ -109,7 +109,7 @@ impl Server {
         Some((id("-u"), id("-g")))
     }
 
-    fn own(&self, path: &Path) {
+    fn own(path: &Path) {
         if let Some((user, group)) = Self::account() {
             std::os::unix::fs::chown(path, Some(user), Some(group)).unwrap();
         }
