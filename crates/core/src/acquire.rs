@@ -18,8 +18,9 @@ use crate::wait::{self, Outcome};
 /// The future of an acquire call.
 pub type Acquiring<T> = Pin<Box<dyn Future<Output = Result<T, LockError>> + Send + 'static>>;
 
+/// The options that every way of taking a lock has.
 macro_rules! options {
-    ($builder:ident) => {
+    ($builder:ident, $what:ident) => {
         impl $builder {
             /// The lease: how long the lock lasts if nothing is heard from its holder. Default 30 s.
             pub fn ttl(mut self, ttl: Duration) -> Self {
@@ -65,7 +66,9 @@ macro_rules! options {
 
         impl fmt::Debug for $builder {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.debug_struct(stringify!($builder)).field("key", &self.key).finish_non_exhaustive()
+                f.debug_struct(stringify!($builder))
+                    .field(stringify!($what), &self.$what)
+                    .finish_non_exhaustive()
             }
         }
     };
@@ -87,30 +90,41 @@ pub struct TryAcquire {
     spec: Arc<Spec>,
 }
 
-options!(Acquire);
-options!(TryAcquire);
+options!(Acquire, key);
+options!(TryAcquire, key);
+
+/// The options of those that wait.
+macro_rules! wait_options {
+    ($builder:ident) => {
+        impl $builder {
+            /// How long to wait if a lock is busy. Zero makes one attempt. Default 5 s.
+            pub fn wait(mut self, wait: Duration) -> Self {
+                self.spec().wait = Some(wait);
+                self
+            }
+
+            /// Waits until it can be had, however long that takes.
+            pub fn wait_forever(mut self) -> Self {
+                self.spec().wait = None;
+                self
+            }
+
+            /// How a busy lock is rechecked.
+            pub fn retry(mut self, retry: RetryPolicy) -> Self {
+                self.spec().retry = retry;
+                self
+            }
+        }
+    };
+}
+
+wait_options!(Acquire);
+
+pub(crate) use {options, wait_options};
 
 impl Acquire {
     pub(crate) fn new(engine: &Arc<Engine>, key: &str) -> Self {
         Self { engine: Arc::clone(engine), key: key.to_owned(), spec: Arc::clone(&engine.defaults) }
-    }
-
-    /// How long to wait if the lock is busy. Zero makes one attempt. Default 5 s.
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.spec().wait = Some(wait);
-        self
-    }
-
-    /// Waits until the lock is free, however long that takes.
-    pub fn wait_forever(mut self) -> Self {
-        self.spec().wait = None;
-        self
-    }
-
-    /// How a busy lock is rechecked.
-    pub fn retry(mut self, retry: RetryPolicy) -> Self {
-        self.spec().retry = retry;
-        self
     }
 
     /// Takes the lock, runs `work` under it, and gives it back. The work is dropped if the lock is lost.

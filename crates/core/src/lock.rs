@@ -17,6 +17,7 @@ use crate::info::LockInfo;
 use crate::owner::Owner;
 use crate::release::within;
 use crate::retry::RetryPolicy;
+use crate::set::AcquireAll;
 use crate::spec::{Spec, Wish};
 use crate::token::LockToken;
 
@@ -86,6 +87,26 @@ impl DistributedLock {
     /// As [`acquire`](Self::acquire).
     pub fn try_acquire(&self, key: impl AsRef<str>) -> TryAcquire {
         TryAcquire::new(&self.engine, key.as_ref())
+    }
+
+    /// Takes several locks, all or none, without deadlock whatever others ask for and in whatever order.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire); a `Timeout` names the lock that was busy last.
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), holdtight_core::LockError> {
+    /// # let lock = holdtight_core::DistributedLock::builder(holdtight_core::MemoryStore::new()).build()?;
+    /// let both = lock.acquire_all(["account:7", "account:3"]).await?;
+    /// assert_eq!(both.fences().len(), 2);
+    /// both.release().await
+    /// # }
+    /// ```
+    pub fn acquire_all<K: Into<String>>(&self, keys: impl IntoIterator<Item = K>) -> AcquireAll {
+        AcquireAll::new(&self.engine, keys.into_iter().map(Into::into).collect())
     }
 
     /// Takes the lock, waiting at most `wait`: the same as `acquire(key).wait(wait)`.

@@ -345,7 +345,7 @@ impl Contest {
 }
 
 /// Whether the bell rang before the pause was over.
-async fn heard(bell: Option<&mut Subscription>, pause: Duration) -> bool {
+pub(crate) async fn heard(bell: Option<&mut Subscription>, pause: Duration) -> bool {
     let Some(bell) = bell else {
         tokio::time::sleep(pause).await;
         return false;
