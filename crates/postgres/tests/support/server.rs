@@ -109,7 +109,7 @@ impl Server {
         Some((id("-u"), id("-g")))
     }
 
-    fn own(path: &Path) {
+    pub(crate) fn own(path: &Path) {
         if let Some((user, group)) = Self::account() {
             std::os::unix::fs::chown(path, Some(user), Some(group)).unwrap();
         }
