@@ -52,9 +52,14 @@ impl Listener {
         })
     }
 
-    /// How the queue of a key names the caller with this secret; empty if no hint would be heard.
+    /// The name under which to queue; empty if no hint would be heard.
     pub(crate) fn waiter(&self, secret: &Secret) -> String {
-        if self.deaf.load(Ordering::Relaxed) {
+        if self.deaf.load(Ordering::Relaxed) { String::new() } else { self.name(secret) }
+    }
+
+    /// How the queue of a key names the caller with this secret, if it does.
+    pub(crate) fn name(&self, secret: &Secret) -> String {
+        if !self.connector.config.listen {
             return String::new();
         }
         // The secret itself must not stand where it is not needed; the ticket only tells callers apart.

@@ -141,7 +141,7 @@ impl Native {
                 &[
                     (&key.as_str(), Type::TEXT),
                     (&secret.expose(), Type::TEXT),
-                    (&self.listener.waiter(&secret), Type::TEXT),
+                    (&self.listener.name(&secret), Type::TEXT),
                 ],
             )
             .await
