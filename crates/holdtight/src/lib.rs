@@ -22,6 +22,8 @@
 //! | `file:` | `file` (default) | 10 small crates, for `sha2` and `crc32fast`; no server | all processes of one machine; in your state directory |
 //! | `file:/directory` | `file` (default) | the same | the same, in a directory of your choice |
 //! | `memory:` | always there | nothing | one process, tests; private to the value |
+//! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | the client `redis`, with TLS | Redis and Valkey |
+//! | `postgres://…` | `postgres` | the client `tokio-postgres`, with TLS | PostgreSQL |
 //! | `memory:NAME` | always there | nothing | one process; shared by all who use the name while somebody has it |
 //!
 //! A store of your own implements [`Backend`] and goes to [`DistributedLock::builder`].
@@ -36,13 +38,14 @@ mod stores;
 mod url;
 
 pub use holdtight_core::{
-    Acquire, AcquireRequest, Acquiring, Attempt, Backend, Bell, BootClock, Busy, Capabilities,
-    Clock, DEFAULT_TTL, ErrorKind, Event, EventKind, ExtendBy, ExtendRequest, Extension, Fence,
-    Finding, Guarantees, Held, Holder, Intent, Jitter, Key, KeyForm, Lease, Level, Liveness,
-    LockError, LockHandle, LockInfo, LockToken, Loss, MAX_TTL, MIN_TTL, ManualClock, ManyAttempt,
-    MemoryStore, Moment, Owner, Release, Reply, RetryPolicy, Secret, Subscription, TokioClock,
-    Transfer, TransferRequest, TryAcquire, WakeUps, margin, valid_until,
+    Acquire, AcquireAll, AcquireRequest, Acquiring, Attempt, Backend, Bell, BootClock, Busy,
+    Capabilities, Clock, DEFAULT_TTL, Election, ErrorKind, Event, EventKind, ExtendBy,
+    ExtendRequest, Extension, Fence, FencedRegister, Finding, Guarantees, Held, Holder, Intent,
+    Jitter, Key, KeyForm, Leadership, Lease, Level, Liveness, LockError, LockHandle, LockInfo,
+    LockSet, LockToken, Loss, MAX_TTL, MIN_TTL, ManualClock, ManyAttempt, MemoryStore, Moment,
+    Owner, Release, Reply, RetryPolicy, Secret, Subscription, TokioClock, Transfer,
+    TransferRequest, TryAcquire, WakeUps, margin, valid_until,
 };
 pub use lock::{Builder, ByUrl, DistributedLock, IntoStore, Ready};
-pub use stores::open;
+pub use stores::{migrate, open};
 pub use url::StoreUrl;
