@@ -5,6 +5,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,7 +22,7 @@ use crate::wake;
 pub(crate) struct Presence {
     pub(crate) id: ProcessId,
     /// Keeps the lock.
-    _locked: File,
+    locked: File,
     /// Where others announce releases; `None` where there are no named pipes.
     pub(crate) pipe: Option<Arc<File>>,
     path: PathBuf,
@@ -69,7 +70,7 @@ impl Presence {
             let pipe = wake::make_pipe(directory, &id).map(Arc::new);
             return Ok(Self {
                 id,
-                _locked: file,
+                locked: file,
                 pipe,
                 path,
                 process: std::process::id(),
@@ -77,6 +78,12 @@ impl Presence {
             });
         }
         Err(LockError::unavailable("another process keeps removing this one's liveness file"))
+    }
+
+    /// A second descriptor of the locked file: the lock is let go when both are closed.
+    pub(crate) fn share(&self) -> Result<OwnedFd, LockError> {
+        let shared = self.locked.try_clone();
+        shared.map(OwnedFd::from).map_err(|source| error::io("share", &self.path, source))
     }
 }
 
@@ -163,6 +170,19 @@ mod tests {
         drop(presence);
         assert_eq!(fs::read_dir(directory.live()).unwrap().count(), 0);
         assert!(!is_dead(&directory, &id), "a missing file proves nothing");
+    }
+
+    #[test]
+    fn a_shared_presence_is_alive_until_both_are_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Directory::open(dir.path()).unwrap();
+        let presence = Presence::announce(&directory).unwrap();
+        presence.leave_behind.store(true, std::sync::atomic::Ordering::Relaxed);
+        let (id, shared) = (presence.id, presence.share().unwrap());
+        drop(presence);
+        assert!(!is_dead(&directory, &id));
+        drop(shared);
+        assert!(is_dead(&directory, &id));
     }
 
     #[test]
