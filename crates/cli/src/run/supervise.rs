@@ -15,6 +15,7 @@ use super::leash::Leash;
 use super::plan::{Plan, Schedule, Step};
 use super::signals::Signals;
 use super::terminal::Terminal;
+use crate::output;
 
 /// How often a dying group is looked at.
 const LOOK: Duration = Duration::from_millis(5);
@@ -249,7 +250,7 @@ impl Supervisor<'_> {
                 }
             }
             Err(error) if self.verbose => {
-                eprintln!("holdtight: the guardian is gone and could not be replaced: {error}");
+                output::complain(format_args!("the guardian is gone and could not be replaced: {error}"));
             }
             Err(_) => {}
         }
