@@ -24,6 +24,7 @@ const STEPS: &[Step] = &[
     Step { name: "features", about: "each package and feature alone", run: features::check },
     Step { name: "doc", about: "documentation builds without warnings", run: doc },
     Step { name: "deny", about: "licences and sources of dependencies, if installed", run: deny },
+    Step { name: "schedules", about: "thread schedules, explored by shuttle", run: schedules },
     Step { name: "soak", about: "the long runs, at a twentieth", run: soak },
     Step { name: "test", about: "the test command of README", run: test },
 ];
@@ -34,7 +35,7 @@ pub(crate) fn run(args: &[String]) -> Outcome {
         [] => STEPS.iter().collect(),
         ["--list"] => {
             for step in STEPS {
-                println!("{:9} {}", step.name, step.about);
+                println!("{:10} {}", step.name, step.about);
             }
             return Ok(());
         }
@@ -85,6 +86,13 @@ fn deny(workspace: &Workspace) -> Outcome {
     };
     let checks = ["deny", "--all-features", "check", "bans", "licenses", "sources"];
     run_shown(cargo().args(checks).env("PATH", extended_path(&found)))
+}
+
+/// Its own directory, since `--cfg` builds everything anew; the flags of the caller are left out for the same reason.
+fn schedules(workspace: &Workspace) -> Outcome {
+    let tests = ["test", "--locked", "--package", "holdtight-core", "--lib", "shuttle_tests"];
+    let target = workspace.target.join("shuttle");
+    run_shown(cargo().args(tests).env("RUSTFLAGS", "--cfg shuttle").env("CARGO_TARGET_DIR", target))
 }
 
 fn soak(_: &Workspace) -> Outcome {

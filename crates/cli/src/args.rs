@@ -17,10 +17,10 @@ pub(crate) use usage::parse;
 /// Run commands under locks that many processes and machines share
 #[derive(Debug, Parser)]
 #[command(name = "holdtight", version, disable_help_subcommand = true, after_help = EXAMPLES)]
-#[command(infer_long_args = false, args_override_self = false)]
+#[command(max_term_width = 100)]
 pub(crate) struct Cli {
-    /// Where the locks are kept, as a URL: file:/directory, memory:
-    #[arg(long, global = true, value_name = "URL", long_help = STORE_HELP)]
+    /// Where the locks are kept, if not where `HOLDTIGHT_STORE` or holdtight.toml says
+    #[arg(long, global = true, value_name = "URL")]
     pub(crate) store: Option<String>,
 
     /// Print JSON instead of text
@@ -31,12 +31,12 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-const STORE_HELP: &str = "Where the locks are kept, as a URL.
+const EXAMPLES: &str =
+    "Stores: file: (the default, in your state directory), file:/directory, memory:. A URL with a
+password belongs into HOLDTIGHT_STORE or holdtight.toml: a command line can be read by everybody on
+this machine.
 
-Without it HOLDTIGHT_STORE decides, then `store` in holdtight.toml, then file: in your state directory.
-A password in a URL belongs into the environment or the file: a command line can be read by everybody on this machine.";
-
-const EXAMPLES: &str = "Examples:
+Examples:
   holdtight run backup -- ./backup.sh         hold `backup` while the script runs
   holdtight run -n report -- ./report.sh      give up at once if somebody else runs it
   holdtight status backup                     who holds it?
@@ -75,6 +75,9 @@ pub(crate) enum Command {
     /// Show the settings and where each comes from
     #[command(after_help = CONFIG_EXAMPLES)]
     Config,
+    /// Measure how fast the store is from here
+    #[command(after_help = BENCH_EXAMPLES)]
+    Bench(BenchArgs),
     /// Print the completions for a shell
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(CompletionsArgs),
@@ -118,7 +121,8 @@ pub(crate) struct AcquireArgs {
     pub(crate) reason: Option<String>,
 }
 
-const ACQUIRE_EXAMPLES: &str = "The lock ends with its TTL, whatever becomes of the script. The token opens the lock: keep it off command lines.
+const ACQUIRE_EXAMPLES: &str = "The lock ends with its TTL, whatever becomes of the script. The token opens the lock: keep it off
+command lines.
 
 Examples:
   HOLDTIGHT_TOKEN=$(holdtight acquire deploy --ttl 10m) || exit
@@ -158,7 +162,7 @@ Examples:
 /// Where the token is: never on the command line itself.
 #[derive(Args, Debug)]
 pub(crate) struct TokenArgs {
-    /// Where the token is: `-` for standard input, `@FILE` for a file [default: HOLDTIGHT_TOKEN]
+    /// Where the token is: `-` for standard input, `@FILE` for a file [default: `$HOLDTIGHT_TOKEN`]
     #[arg(value_name = "TOKEN", allow_hyphen_values = false)]
     pub(crate) source: Option<String>,
 }
@@ -166,7 +170,7 @@ pub(crate) struct TokenArgs {
 const STATUS_EXAMPLES: &str = "Examples:
   holdtight status backup
   holdtight status backup --json | jq -r .host
-  until ! holdtight status backup >/dev/null; do sleep 1; done      (or: holdtight wait backup)";
+  if holdtight status backup >/dev/null; then echo 'in use'; fi";
 
 #[derive(Args, Debug)]
 pub(crate) struct LsArgs {
@@ -207,8 +211,9 @@ pub(crate) struct ForceReleaseArgs {
     pub(crate) fence: String,
 }
 
-const FORCE_EXAMPLES: &str = "Its holder is not stopped, and learns of it only at its next renewal. Make sure that it is gone, or that what the
-lock protects checks fences. Exit 1: the key is free already. Exit 75: somebody else holds it by now.
+const FORCE_EXAMPLES: &str = "Its holder is not stopped, and learns of it only at its next renewal: make sure that it is gone,
+or that what the lock protects checks fences. Exit 1: the key is free already. Exit 75: somebody
+else holds it by now.
 
 Examples:
   holdtight status deploy
@@ -218,8 +223,9 @@ const DOCTOR_EXAMPLES: &str = "Examples:
   holdtight doctor
   HOLDTIGHT_STORE=file:/var/lib/locks holdtight doctor --json";
 
-const CONFIG_EXAMPLES: &str = "Flags come first, then the environment (HOLDTIGHT_STORE, HOLDTIGHT_TTL, HOLDTIGHT_WAIT, HOLDTIGHT_KILL_AFTER), then the
-user's file, then the system's. A file looks like this:
+const CONFIG_EXAMPLES: &str =
+    "Flags come first, then the environment (HOLDTIGHT_STORE, HOLDTIGHT_TTL, HOLDTIGHT_WAIT,
+HOLDTIGHT_KILL_AFTER), then the user's file, then the system's. A file looks like this:
 
   store = \"file:/var/lib/locks\"
   ttl = \"1m\"
@@ -229,6 +235,28 @@ user's file, then the system's. A file looks like this:
 Examples:
   holdtight config
   HOLDTIGHT_TTL=5m holdtight config --json";
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchArgs {
+    /// How long to measure
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration::parse, default_value = "3s")]
+    pub(crate) duration: Duration,
+
+    /// How many tasks take and release keys at the same time
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) tasks: u32,
+
+    /// Let all tasks want the same key, instead of one each
+    #[arg(long)]
+    pub(crate) shared_key: bool,
+}
+
+const BENCH_EXAMPLES: &str =
+    "It takes keys of its own, which begin with holdtight-bench, and leaves none behind.
+
+Examples:
+  holdtight bench
+  holdtight bench --tasks 16 --shared-key --json";
 
 #[derive(Args, Debug)]
 pub(crate) struct CompletionsArgs {

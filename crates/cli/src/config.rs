@@ -112,10 +112,11 @@ impl Settings {
             }),
         };
         let span = |name, variable| -> Result<Option<Setting<Duration>>, Failure> {
-            find(name, variable)?.map(|text| text.parse(duration::parse)).transpose()
+            find(name, variable)?.map(|text| text.parse(name, duration::parse)).transpose()
         };
         Ok(Self {
-            store: store.parse(|text| StoreUrl::new(text).map_err(|error| error.to_string()))?,
+            store: store
+                .parse("store", |text| StoreUrl::new(text).map_err(|error| error.to_string()))?,
             ttl: span("ttl", "HOLDTIGHT_TTL")?,
             wait: span("wait", "HOLDTIGHT_WAIT")?,
             kill_after: span("kill_after", "HOLDTIGHT_KILL_AFTER")?,
@@ -135,10 +136,18 @@ impl Settings {
 }
 
 impl Setting<String> {
-    fn parse<T>(self, read: impl FnOnce(&str) -> Result<T, String>) -> Result<Setting<T>, Failure> {
-        match read(&self.value) {
-            Ok(value) => Ok(Setting { value, origin: self.origin }),
-            Err(error) => Err(Failure::usage(format!("{}: {error}", self.origin))),
+    fn parse<T>(
+        self,
+        name: &str,
+        read: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<Setting<T>, Failure> {
+        let Self { value, origin } = self;
+        match (read(&value), &origin) {
+            (Ok(value), _) => Ok(Setting { value, origin }),
+            (Err(error), Origin::File(_)) => {
+                Err(Failure::usage(format!("{origin}: `{name}`: {error}")))
+            }
+            (Err(error), _) => Err(Failure::usage(format!("{origin}: {error}"))),
         }
     }
 }

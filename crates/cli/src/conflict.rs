@@ -71,7 +71,7 @@ impl Conflict {
         if let Some(fence) = facts.fence {
             let _ = write!(
                 text,
-                "If its holder is surely gone: holdtight force-release {} --fence {fence}",
+                "If its holder is surely gone: holdtight force-release --fence {fence} {}",
                 shell_word(&self.key),
             );
         }
@@ -119,7 +119,7 @@ mod tests {
         let text = Conflict::of(&busy(3), 75).text();
         assert!(text.starts_with("\"nightly job\" is busy; gave up after 5.1 s. Lock info:\n"));
         assert!(text.contains("  Host:    web-1\n  PID:     42\n"), "{text}");
-        assert!(text.ends_with("holdtight force-release 'nightly job' --fence 7"), "{text}");
+        assert!(text.ends_with("holdtight force-release --fence 7 'nightly job'"), "{text}");
     }
 
     #[test]

@@ -36,6 +36,9 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         let (number, tail) = rest.split_at(number_end);
         let unit_end = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(unit_end);
+        if number.is_empty() {
+            return Err(format!("this is not a duration; {HOW}"));
+        }
         let scale = match (unit, parts, tail) {
             // Without a unit only when it stands alone: `1h30` is a guess we do not make.
             ("", 0, "") => NANOS,

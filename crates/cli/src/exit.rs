@@ -3,10 +3,11 @@
 //! The codes follow sysexits and shells; scripts depend on them, so they never change.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::Path;
 
-use holdtight::{ErrorKind, LockError};
+use holdtight::{ErrorKind, LockError, StoreUrl};
 
+use crate::config::Setting;
 use crate::conflict;
 use crate::output;
 
@@ -52,6 +53,8 @@ pub(crate) fn code(kind: ErrorKind) -> u8 {
 pub(crate) struct Failure {
     code: u8,
     what: What,
+    /// The store that failed, and who chose it.
+    store: Option<String>,
 }
 
 #[derive(Debug)]
@@ -64,7 +67,7 @@ enum What {
 impl Failure {
     /// A failure that is told in these words: what happened, and what to do next.
     pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
-        Self { code, what: What::Said(message.into()) }
+        Self { code, what: What::Said(message.into()), store: None }
     }
 
     /// A mistake in the command line, a setting or the environment.
@@ -73,18 +76,20 @@ impl Failure {
     }
 
     /// A file that should have been read or written and was not.
-    pub(crate) fn file(path: &std::path::Path, error: &std::io::Error) -> Self {
-        Self::usage(format!("{}: {error}", PathBuf::from(path).display()))
+    pub(crate) fn file(path: &Path, error: &std::io::Error) -> Self {
+        Self::usage(format!("{}: {error}", path.display()))
     }
 
     /// An end that needs no words, because the user caused it or was told already.
     pub(crate) fn silent(code: u8) -> Self {
-        Self { code, what: What::Silent }
+        Self { code, what: What::Silent, store: None }
     }
 
-    /// The same failure with another exit code.
-    pub(crate) fn with_code(mut self, code: u8) -> Self {
-        self.code = code;
+    /// Adds which store it was, if it was the store: people forget which one they have set.
+    pub(crate) fn at(mut self, store: &Setting<StoreUrl>) -> Self {
+        if self.code == UNAVAILABLE {
+            self.store = Some(format!("{} (from {})", store.value, store.origin));
+        }
         self
     }
 
@@ -108,17 +113,23 @@ impl Failure {
                 output::complain_json(&serde_json::json!({
                     "error": error.to_string(),
                     "key": error.key().map(holdtight::Key::as_str),
+                    "store": self.store,
                     "exit": self.code,
                 }));
             }
-            What::Lock(error) => output::complain(error),
+            What::Lock(error) => {
+                output::complain(error);
+                if let Some(store) = &self.store {
+                    output::complain(format_args!("the store is {store}"));
+                }
+            }
         }
     }
 }
 
 impl From<LockError> for Failure {
     fn from(error: LockError) -> Self {
-        Self { code: code(error.kind()), what: What::Lock(error) }
+        Self { code: code(error.kind()), what: What::Lock(error), store: None }
     }
 }
 

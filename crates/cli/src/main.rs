@@ -19,5 +19,6 @@ fn main() -> ExitCode {
     if let Some(code) = run::other_self() {
         return ExitCode::from(code);
     }
-    ExitCode::from(commands::main(std::env::args_os().collect()))
+    let args: Vec<_> = std::env::args_os().collect();
+    ExitCode::from(commands::main(&args))
 }

@@ -1,18 +1,40 @@
 //! The store that this call works on: chosen by the settings, and connected to.
 
+use std::path::Path;
+
 use holdtight::{Builder, ByUrl, DistributedLock};
 
-use crate::config::{Origin, Settings};
+use crate::config::{Origin, Setting, Settings};
 use crate::exit::Failure;
 use crate::output;
 
-/// Warns if the store's URL stands on the command line with a password in it.
+/// Warns if the store's URL has a password where others can read it.
 pub(crate) fn warn_if_exposed(settings: &Settings) {
-    if settings.store.origin == Origin::Flag && settings.store.value.has_secret() {
-        output::complain(
-            "warning: the password in --store can be read by everybody on this machine; put the URL into HOLDTIGHT_STORE",
-        );
+    let Setting { value, origin } = &settings.store;
+    if !value.has_secret() {
+        return;
     }
+    match origin {
+        Origin::Flag => output::complain(
+            "warning: the password in --store can be read by everybody on this machine; put the URL into HOLDTIGHT_STORE",
+        ),
+        Origin::File(path) if is_readable_by_others(path) => output::complain(format_args!(
+            "warning: the password in {0} can be read by everybody on this machine; chmod o-r {0}",
+            path.display()
+        )),
+        _ => {}
+    }
+}
+
+#[cfg(unix)]
+fn is_readable_by_others(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o004 != 0)
+}
+
+#[cfg(not(unix))]
+fn is_readable_by_others(_: &Path) -> bool {
+    false
 }
 
 /// Starts to build locks on the chosen store.

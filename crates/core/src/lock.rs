@@ -17,6 +17,7 @@ use crate::info::LockInfo;
 use crate::owner::Owner;
 use crate::release::within;
 use crate::retry::RetryPolicy;
+use crate::set::AcquireAll;
 use crate::spec::{Spec, Wish};
 use crate::token::LockToken;
 
@@ -86,6 +87,26 @@ impl DistributedLock {
     /// As [`acquire`](Self::acquire).
     pub fn try_acquire(&self, key: impl AsRef<str>) -> TryAcquire {
         TryAcquire::new(&self.engine, key.as_ref())
+    }
+
+    /// Takes several locks, all or none, without deadlock whatever others ask for and in whatever order.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire); a `Timeout` names the lock that was busy last.
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), holdtight_core::LockError> {
+    /// # let lock = holdtight_core::DistributedLock::builder(holdtight_core::MemoryStore::new()).build()?;
+    /// let both = lock.acquire_all(["account:7", "account:3"]).await?;
+    /// assert_eq!(both.fences().len(), 2);
+    /// both.release().await
+    /// # }
+    /// ```
+    pub fn acquire_all<K: Into<String>>(&self, keys: impl IntoIterator<Item = K>) -> AcquireAll {
+        AcquireAll::new(&self.engine, keys.into_iter().map(Into::into).collect())
     }
 
     /// Takes the lock, waiting at most `wait`: the same as `acquire(key).wait(wait)`.
@@ -194,7 +215,7 @@ impl DistributedLock {
         let engine = &self.engine;
         engine.check_open()?;
         spec.check(&engine.store)?;
-        let wish = Wish { key: token.key().clone(), secret: token.secret().clone(), spec };
+        let wish = Wish::new(token.key().clone(), token.secret().clone(), spec);
         let sent_at = engine.clock.now();
         let resumed = self.backend().resume(wish.key.clone(), wish.secret.clone(), wish.spec.ttl);
         match self
@@ -214,8 +235,7 @@ impl DistributedLock {
     pub async fn extend_token(&self, token: &LockToken, ttl: Duration) -> Result<Lease, LockError> {
         let spec = Spec { ttl, ..Spec::clone(&self.engine.defaults) };
         spec.check(&self.engine.store)?;
-        let wish =
-            Wish { key: token.key().clone(), secret: token.secret().clone(), spec: Arc::new(spec) };
+        let wish = Wish::new(token.key().clone(), token.secret().clone(), Arc::new(spec));
         let call = self.backend().detach(wish.key.clone(), wish.secret.clone(), ttl);
         match self.step(call).await? {
             Extension::Extended(lease) => Ok(lease),
@@ -234,7 +254,7 @@ impl DistributedLock {
             Release::Released => Ok(()),
             Release::NotHeld => {
                 let spec = Arc::clone(&self.engine.defaults);
-                let wish = Wish { key: token.key().clone(), secret: token.secret().clone(), spec };
+                let wish = Wish::new(token.key().clone(), token.secret().clone(), spec);
                 Err(not_held(&self.engine, &wish))
             }
         }

@@ -129,7 +129,7 @@ impl FileStore {
             requests.iter().map(|request| (request.key.clone(), Taken::default())).collect();
         for (key, taken) in &mut taken {
             match self.files.try_lock(&self.directory, key, self.make(me))? {
-                Try::Locked(page) => {
+                Try::Locked(mut page) => {
                     taken.before = Some(page.read()?);
                     taken.page = Some(page);
                 }

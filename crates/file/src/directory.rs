@@ -159,18 +159,20 @@ impl Directory {
     /// Gives a finished file its place. `Ok(false)` if somebody else was there first.
     pub(crate) fn place(&self, made: &Path, path: &Path) -> Result<bool, LockError> {
         failpoint::point("before a new file gets its place");
-        let outcome = match move_unless_taken(made, path) {
-            // The part that holds this key was never made, or was empty and swept away.
-            Err(source) if source.kind() == io::ErrorKind::NotFound => {
-                self.check_still_there()?;
-                self.make_directory(&self.keys())?;
-                if let Some(part) = path.parent() {
-                    self.make_directory(part)?;
-                }
-                move_unless_taken(made, path)
+        let mut outcome = move_unless_taken(made, path);
+        // The part that holds this key was never made, or was empty and swept away, perhaps once more.
+        for _ in 0..64 {
+            match &outcome {
+                Err(source) if source.kind() == io::ErrorKind::NotFound => {}
+                _ => break,
             }
-            outcome => outcome,
-        };
+            self.check_still_there()?;
+            self.make_directory(&self.keys())?;
+            if let Some(part) = path.parent() {
+                self.make_directory(part)?;
+            }
+            outcome = move_unless_taken(made, path);
+        }
         failpoint::point("after a new file got its place");
         match outcome {
             Ok(()) => Ok(true),

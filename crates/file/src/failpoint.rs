@@ -1,4 +1,5 @@
-//! Where this store can be killed by its own tests: before and after everything that changes the disk.
+//! Where this store can be killed by its own tests, before and after everything that changes the disk, and how
+//! they have it believe in a reboot.
 //!
 //! Without the feature `failpoints` every call is empty.
 
@@ -27,3 +28,15 @@ pub(crate) fn point(name: &'static str) {
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
 pub(crate) fn point(_name: &'static str) {}
+
+/// A boot id to believe in instead of the kernel's: sixteen bytes of the number in `HOLDTIGHT_FILE_BOOT`.
+#[cfg(feature = "failpoints")]
+pub(crate) fn boot() -> Option<[u8; 16]> {
+    Some([std::env::var("HOLDTIGHT_FILE_BOOT").ok()?.parse().ok()?; 16])
+}
+
+#[cfg(not(feature = "failpoints"))]
+#[inline(always)]
+pub(crate) fn boot() -> Option<[u8; 16]> {
+    None
+}

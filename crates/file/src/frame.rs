@@ -9,11 +9,14 @@ pub(crate) const COPY: usize = 2048;
 /// A whole file: two copies.
 pub(crate) const PAGE: usize = 2 * COPY;
 
-/// Magic, version, length, checksum, number.
+/// Magic, checksum, version, length, number.
 const HEADER: usize = 20;
 
+/// Where the checked part of a copy begins: after the magic and the checksum.
+const CHECKED: usize = 8;
+
 /// The most that a payload may take.
-pub(crate) const PAYLOAD: usize = COPY - HEADER;
+const PAYLOAD: usize = COPY - HEADER;
 
 /// What a file is for; the first bytes of each copy.
 pub(crate) type Magic = [u8; 4];
@@ -32,29 +35,31 @@ pub(crate) enum Damage {
 
 /// The latest whole frame in `page`: its number and its payload.
 pub(crate) fn read(page: &[u8], magic: Magic) -> Result<(u64, &[u8]), Damage> {
-    let copies = [page.get(..page.len().min(COPY)), page.get(COPY..)];
-    let mut best: Result<(u64, &[u8]), Damage> = Err(Damage::Unreadable);
-    for copy in copies.into_iter().flatten() {
-        match (open(copy, magic), best) {
-            (Ok(found), Ok(other)) if found.0 <= other.0 => {}
-            (Ok(found), _) => best = Ok(found),
-            (Err(Damage::Newer), Err(_)) => best = Err(Damage::Newer),
-            (Err(_), _) => {}
-        }
+    let (first, second) = page.split_at_checked(COPY).unwrap_or((page, &[]));
+    let first = open(first, magic);
+    // The usual case: two equal copies, and one checksum says enough of both.
+    if let Ok((_, _, whole)) = first
+        && second.get(..whole.len()) == Some(whole)
+    {
+        return first.map(|(number, payload, _)| (number, payload));
     }
-    best
+    let found = match (first, open(second, magic)) {
+        (Ok(first), Ok(second)) => Ok(if second.0 > first.0 { second } else { first }),
+        (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
+        (Err(Damage::Newer), _) | (_, Err(Damage::Newer)) => Err(Damage::Newer),
+        (Err(damage), Err(_)) => Err(damage),
+    };
+    found.map(|(number, payload, _)| (number, payload))
 }
 
-fn open(copy: &[u8], magic: Magic) -> Result<(u64, &[u8]), Damage> {
+/// The number, the payload, and all bytes of one copy.
+fn open(copy: &[u8], magic: Magic) -> Result<(u64, &[u8], &[u8]), Damage> {
     let header = copy.first_chunk::<HEADER>().ok_or(Damage::Unreadable)?;
-    let version = u16::from_le_bytes([header[4], header[5]]);
-    let length = usize::from(u16::from_le_bytes([header[6], header[7]]));
-    if header[..4] != magic || length > PAYLOAD {
-        return Err(Damage::Unreadable);
-    }
-    let payload = copy.get(HEADER..HEADER + length).ok_or(Damage::Unreadable)?;
-    let stored = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
-    if stored != checksum(header, payload) {
+    let version = u16::from_le_bytes([header[8], header[9]]);
+    let length = usize::from(u16::from_le_bytes([header[10], header[11]]));
+    let whole = copy.get(..HEADER + length).ok_or(Damage::Unreadable)?;
+    let stored = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
+    if header[..4] != magic || stored != crc32fast::hash(&whole[CHECKED..]) {
         return Err(Damage::Unreadable);
     }
     if version != VERSION {
@@ -62,43 +67,42 @@ fn open(copy: &[u8], magic: Magic) -> Result<(u64, &[u8]), Damage> {
     }
     let mut number = [0; 8];
     number.copy_from_slice(&header[12..]);
-    Ok((u64::from_le_bytes(number), payload))
+    Ok((u64::from_le_bytes(number), &whole[HEADER..], whole))
 }
 
-/// Writes both copies of a frame into `page` and gives the bytes to put on disk.
-pub(crate) fn write<'p>(
+/// A page whose payload is being written, front to back.
+pub(crate) struct Writer<'p> {
     page: &'p mut [u8; PAGE],
-    magic: Magic,
-    number: u64,
-    payload: &[u8],
-) -> &'p [u8] {
-    let length = payload.len().min(PAYLOAD);
-    debug_assert_eq!(length, payload.len(), "payloads are bounded where they are built");
-    let end = HEADER + length;
-    {
-        let copy = &mut page[..end];
-        copy[..4].copy_from_slice(&magic);
-        copy[4..6].copy_from_slice(&VERSION.to_le_bytes());
-        #[expect(clippy::cast_possible_truncation, reason = "at most PAYLOAD")]
-        copy[6..8].copy_from_slice(&(length as u16).to_le_bytes());
-        copy[12..HEADER].copy_from_slice(&number.to_le_bytes());
-        copy[HEADER..].copy_from_slice(&payload[..length]);
-        let (header, body) = copy.split_at(HEADER);
-        let sum = header.first_chunk().map_or(0, |header| checksum(header, body));
-        copy[8..12].copy_from_slice(&sum.to_le_bytes());
-    }
-    page[end..COPY].fill(0);
-    page.copy_within(..end, COPY);
-    &page[..COPY + end]
+    end: usize,
 }
 
-/// Over everything but itself.
-fn checksum(header: &[u8; HEADER], payload: &[u8]) -> u32 {
-    let mut sum = crc32fast::Hasher::new();
-    sum.update(&header[..8]);
-    sum.update(&header[12..]);
-    sum.update(payload);
-    sum.finalize()
+impl<'p> Writer<'p> {
+    /// Begins a payload. What stood in the page before does not matter.
+    pub(crate) fn new(page: &'p mut [u8; PAGE]) -> Self {
+        Self { page, end: HEADER }
+    }
+
+    /// Adds to the payload. Payloads are bounded where they are built; what is beyond the bound is cut.
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
+        let fits = bytes.len().min(COPY - self.end);
+        debug_assert_eq!(fits, bytes.len(), "a payload of at most {PAYLOAD} bytes");
+        self.page[self.end..self.end + fits].copy_from_slice(&bytes[..fits]);
+        self.end += fits;
+    }
+
+    /// Completes both copies, and gives the bytes to put on disk.
+    pub(crate) fn finish(self, magic: Magic, number: u64) -> &'p [u8] {
+        let Self { page, end } = self;
+        page[..4].copy_from_slice(&magic);
+        page[8..10].copy_from_slice(&VERSION.to_le_bytes());
+        #[expect(clippy::cast_possible_truncation, reason = "at most PAYLOAD")]
+        page[10..12].copy_from_slice(&((end - HEADER) as u16).to_le_bytes());
+        page[12..HEADER].copy_from_slice(&number.to_le_bytes());
+        let sum = crc32fast::hash(&page[CHECKED..end]);
+        page[4..8].copy_from_slice(&sum.to_le_bytes());
+        page.copy_within(..end, COPY);
+        &page[..COPY + end]
+    }
 }
 
 #[cfg(test)]
@@ -108,7 +112,10 @@ mod tests {
     const MAGIC: Magic = *b"TEST";
 
     fn page(number: u64, payload: &[u8]) -> Vec<u8> {
-        write(&mut [0xAA; PAGE], MAGIC, number, payload).to_vec()
+        let mut page = [0xAA; PAGE];
+        let mut writer = Writer::new(&mut page);
+        writer.put(payload);
+        writer.finish(MAGIC, number).to_vec()
     }
 
     #[test]
@@ -158,12 +165,12 @@ mod tests {
     #[test]
     fn a_later_layout_is_told_from_damage() {
         let mut newer = page(1, b"x");
-        newer[4] = 2;
-        newer[COPY + 4] = 2;
+        newer[8] = 2;
+        newer[COPY + 8] = 2;
         assert_eq!(read(&newer, MAGIC), Err(Damage::Unreadable), "the checksum covers the version");
         for copy in [0, COPY] {
-            let header: [u8; HEADER] = newer[copy..copy + HEADER].try_into().unwrap();
-            newer[copy + 8..copy + 12].copy_from_slice(&checksum(&header, b"x").to_le_bytes());
+            let sum = crc32fast::hash(&newer[copy + CHECKED..=copy + HEADER]);
+            newer[copy + 4..copy + 8].copy_from_slice(&sum.to_le_bytes());
         }
         assert_eq!(read(&newer, MAGIC), Err(Damage::Newer));
     }

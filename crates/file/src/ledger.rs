@@ -15,7 +15,7 @@ use crate::boot::BootId;
 use crate::directory::{Directory, hex, open_file};
 use crate::error;
 use crate::failpoint;
-use crate::frame::{self, Damage, Magic, PAGE};
+use crate::frame::{self, Damage, Magic, PAGE, Writer};
 
 const MAGIC: Magic = *b"HTst";
 
@@ -153,13 +153,13 @@ impl Drop for Locked<'_> {
 
 impl Facts {
     fn encode<'p>(&self, page: &'p mut [u8; PAGE]) -> &'p [u8] {
-        let mut to = Vec::with_capacity(48);
-        to.extend_from_slice(&self.boot.id);
-        to.push(u8::from(self.boot.genuine));
+        let mut to = Writer::new(page);
+        to.put(&self.boot.id);
+        to.put(&[u8::from(self.boot.genuine)]);
         for number in [self.written_at, self.high_water, self.swept_at] {
-            to.extend_from_slice(&number.to_le_bytes());
+            to.put(&number.to_le_bytes());
         }
-        frame::write(page, MAGIC, self.number, &to)
+        to.finish(MAGIC, self.number)
     }
 
     fn decode(page: &[u8]) -> Result<Self, Damage> {

@@ -5,7 +5,7 @@
 use holdtight_core::{Key, KeyForm, Owner, Secret};
 
 use crate::boot::BootId;
-use crate::frame::{self, Damage, Magic, PAGE};
+use crate::frame::{self, Damage, Magic, PAGE, Writer};
 
 /// The first bytes of a key's file.
 const MAGIC: Magic = *b"HTky";
@@ -61,36 +61,41 @@ impl Record {
 
     /// Puts the record into `page` and gives the bytes to write.
     pub(crate) fn encode<'p>(&self, page: &'p mut [u8; PAGE]) -> &'p [u8] {
-        let mut to = Vec::with_capacity(512);
-        to.extend_from_slice(&self.fence.to_le_bytes());
-        to.extend_from_slice(&self.boot.id);
-        to.push(u8::from(self.boot.genuine));
-        to.extend_from_slice(&self.written_at.to_le_bytes());
-        put_long(&mut to, self.key.as_str().as_bytes());
+        let mut to = Writer::new(page);
+        to.put(&self.fence.to_le_bytes());
+        to.put(&self.boot.id);
+        to.put(&[u8::from(self.boot.genuine)]);
+        to.put(&self.written_at.to_le_bytes());
+        put_text(&mut to, self.key.as_str());
         #[expect(clippy::cast_possible_truncation, reason = "at most MAX_WAITERS")]
-        to.push(self.waiters.len().min(MAX_WAITERS) as u8);
+        to.put(&[self.waiters.len().min(MAX_WAITERS) as u8]);
         for waiter in self.waiters.iter().take(MAX_WAITERS) {
-            to.extend_from_slice(waiter);
+            to.put(waiter);
         }
         match &self.grant {
-            None => to.push(0),
+            None => to.put(&[0]),
             Some(grant) => {
-                to.push(if grant.process.is_some() { 2 } else { 1 });
-                to.extend_from_slice(&grant.process.unwrap_or_default());
-                to.extend_from_slice(&grant.granted_at.to_le_bytes());
-                to.extend_from_slice(&grant.expires_at.to_le_bytes());
-                put_long(&mut to, grant.secret.expose().as_bytes());
-                to.extend_from_slice(&grant.owner.0);
+                to.put(&[if grant.process.is_some() { 2 } else { 1 }]);
+                to.put(&grant.process.unwrap_or_default());
+                to.put(&grant.granted_at.to_le_bytes());
+                to.put(&grant.expires_at.to_le_bytes());
+                put_text(&mut to, grant.secret.expose());
+                to.put(&grant.owner.0);
             }
         }
-        frame::write(page, MAGIC, self.number, &to)
+        to.finish(MAGIC, self.number)
     }
 
     /// Reads what [`encode`](Self::encode) wrote. Everything else is damage, never a panic.
     pub(crate) fn decode(page: &[u8]) -> Result<Self, Damage> {
+        Self::decode_of(page, None)
+    }
+
+    /// The same where the key is known, if it is that key: then it need not be examined again.
+    pub(crate) fn decode_of(page: &[u8], expected: Option<&Key>) -> Result<Self, Damage> {
         let (number, payload) = frame::read(page, MAGIC)?;
         let mut from = Reader(payload);
-        from.record(number).filter(|_| from.0.is_empty()).ok_or(Damage::Unreadable)
+        from.record(number, expected).filter(|_| from.0.is_empty()).ok_or(Damage::Unreadable)
     }
 }
 
@@ -136,10 +141,10 @@ fn cut(text: &str) -> &str {
     &text[..end.unwrap_or(0)]
 }
 
-fn put_long(to: &mut Vec<u8>, bytes: &[u8]) {
+fn put_text(to: &mut Writer<'_>, text: &str) {
     #[expect(clippy::cast_possible_truncation, reason = "keys and secrets are bounded")]
-    to.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
-    to.extend_from_slice(bytes);
+    to.put(&(text.len() as u16).to_le_bytes());
+    to.put(text.as_bytes());
 }
 
 /// One field of an owner.
@@ -186,11 +191,15 @@ impl<'b> Reader<'b> {
         }
     }
 
-    fn record(&mut self, number: u64) -> Option<Record> {
+    fn record(&mut self, number: u64, expected: Option<&Key>) -> Option<Record> {
         let fence = self.u64()?;
         let boot = BootId { id: self.number()?, genuine: self.byte()? == 1 };
         let written_at = self.u64()?;
-        let key = Key::with_form(self.text()?, KeyForm::Verbatim).ok()?;
+        let key = self.text()?;
+        let key = match expected.filter(|expected| expected.as_str() == key) {
+            Some(expected) => expected.clone(),
+            None => Key::with_form(key, KeyForm::Verbatim).ok()?,
+        };
         let count = usize::from(self.byte()?);
         if count > MAX_WAITERS {
             return None;
@@ -310,7 +319,9 @@ mod tests {
         #[test]
         fn arbitrary_payloads_with_a_good_checksum_never_panic(payload in proptest::collection::vec(any::<u8>(), 0..900)) {
             let mut page = [0; PAGE];
-            if let Ok(record) = Record::decode(frame::write(&mut page, MAGIC, 1, &payload)) {
+            let mut writer = Writer::new(&mut page);
+            writer.put(&payload);
+            if let Ok(record) = Record::decode(writer.finish(MAGIC, 1)) {
                 let _ = record.grant.map(|grant| grant.owner.to_owner());
             }
         }

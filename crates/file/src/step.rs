@@ -10,6 +10,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use holdtight_core::{Key, LockError};
 
@@ -23,6 +24,9 @@ use crate::record::{ProcessId, Record};
 
 /// How many files of keys stay open between steps.
 const KEPT_OPEN: usize = 64;
+
+/// How long a step may rely on an earlier one that the path of an open file leads to it.
+const MOVED: Duration = Duration::from_millis(10);
 
 /// The files of keys, and those of them that are open.
 #[derive(Debug)]
@@ -50,6 +54,10 @@ struct Place {
     file: File,
     path: PathBuf,
     identity: (u64, u64),
+    /// When the path was last seen to lead here.
+    seen_at: Option<Instant>,
+    /// What was read or written last, so that no step clears four kilobytes first.
+    page: Box<[u8; PAGE]>,
 }
 
 /// What came of trying to lock a key's file.
@@ -169,7 +177,8 @@ impl Files {
                     return Err(error::io("lock", &place.path, source));
                 }
             }
-            let page = Page { files: self, place: Some(place), key: key.clone(), written: false };
+            let mut page =
+                Page { files: self, place: Some(place), key: key.clone(), written: false };
             if page.is_current()? {
                 return Ok(Try::Locked(page));
             }
@@ -252,45 +261,61 @@ impl Place {
                 path.display()
             )));
         }
-        Ok(Self { file, identity: (found.dev(), found.ino()), path })
+        let identity = (found.dev(), found.ino());
+        Ok(Self { file, identity, path, seen_at: None, page: Box::new([0; PAGE]) })
     }
 }
 
 impl Page<'_> {
     fn place(&self) -> Result<&Place, LockError> {
-        self.place.as_ref().ok_or_else(|| LockError::internal("a step went on after its end"))
+        self.place.as_ref().ok_or_else(after_the_end)
+    }
+
+    fn place_mut(&mut self) -> Result<&mut Place, LockError> {
+        self.place.as_mut().ok_or_else(after_the_end)
     }
 
     /// Whether the path still leads to the file that is locked, and not to a later one of the same name.
-    fn is_current(&self) -> Result<bool, LockError> {
-        let place = self.place()?;
+    ///
+    /// A file that has no name any more was swept away, or removed from outside: seen in every step. That the
+    /// whole directory was moved elsewhere, or the file, costs a walk along the path: seen within [`MOVED`].
+    fn is_current(&mut self) -> Result<bool, LockError> {
+        let place = self.place_mut()?;
+        let finding = |source| error::io("find", &place.path, source);
+        if let Some(seen_at) = place.seen_at
+            && seen_at.elapsed() < MOVED
+        {
+            return Ok(place.file.metadata().map_err(finding)?.nlink() > 0);
+        }
         match fs::symlink_metadata(&place.path) {
-            Ok(found) => Ok((found.dev(), found.ino()) == place.identity),
+            Ok(found) => {
+                place.seen_at = Some(Instant::now());
+                Ok((found.dev(), found.ino()) == place.identity)
+            }
             Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(source) => Err(error::io("find", &place.path, source)),
+            Err(source) => Err(finding(source)),
         }
     }
 
     /// What the file says.
-    pub(crate) fn read(&self) -> Result<Record, LockError> {
-        let place = self.place()?;
-        let mut page = [0; PAGE];
+    pub(crate) fn read(&mut self) -> Result<Record, LockError> {
+        let key = self.key.clone();
+        let place = self.place_mut()?;
         let length = place
             .file
-            .read_at(&mut page, 0)
-            .map_err(|source| error::io("read", &place.path, source).with_key(&self.key))?;
-        let record = Record::decode(&page[..length])
-            .map_err(|damage| unreadable(&place.path, damage).with_key(&self.key))?;
-        check_key(&record, &self.key, &place.path)?;
+            .read_at(&mut *place.page, 0)
+            .map_err(|source| error::io("read", &place.path, source).with_key(&key))?;
+        let record = Record::decode_of(&place.page[..length], Some(&key))
+            .map_err(|damage| unreadable(&place.path, damage).with_key(&key))?;
+        check_key(&record, &key, &place.path)?;
         Ok(record)
     }
 
     /// Replaces what the file says, by one write inside one page.
     pub(crate) fn write(&mut self, record: &mut Record) -> Result<(), LockError> {
         record.number = record.number.wrapping_add(1);
-        let place = self.place()?;
-        let mut page = [0; PAGE];
-        let bytes = record.encode(&mut page);
+        let place = self.place_mut()?;
+        let bytes = record.encode(&mut place.page);
         failpoint::point("before a record is written");
         let outcome = place.file.write_at(bytes, 0);
         failpoint::point("after a record was written");
@@ -302,10 +327,12 @@ impl Page<'_> {
             outcome => {
                 // Cut short by a full disk. The two copies say which record counts now.
                 let source = outcome.err().unwrap_or_else(|| io::ErrorKind::StorageFull.into());
-                let failed = match self.read() {
+                let found = self.read();
+                let path = &self.place()?.path;
+                let failed = match found {
                     Ok(found) if found == *record => return Ok(()),
-                    Ok(_) => error::io("write", &place.path, source),
-                    Err(_) => error::perhaps("write", &place.path, source),
+                    Ok(_) => error::io("write", path, source),
+                    Err(_) => error::perhaps("write", path, source),
                 };
                 Err(failed.with_key(&self.key))
             }
@@ -358,6 +385,11 @@ impl Drop for Page<'_> {
             self.files.keep(&self.key, place);
         }
     }
+}
+
+#[cold]
+fn after_the_end() -> LockError {
+    LockError::internal("a step went on after its end")
 }
 
 /// Reads a key's file without locking it: for those who only look. `None` if there is none.

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use holdtight_core::{Key, LockError};
 
-use crate::boot::{Boot, fence_floor};
+use crate::boot::{Boot, BootId, fence_floor};
 use crate::config::Config;
 use crate::directory::{Directory, Name, name_of};
+use crate::failpoint;
 use crate::ledger::Ledger;
 use crate::liveness::{self, Own, Presence};
 use crate::record::{ProcessId, Record};
@@ -89,7 +90,11 @@ impl FileStore {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_blocking(config: Config) -> Result<Self, LockError> {
-        Self::open_in(config, Boot::current()?)
+        let mut boot = Boot::current()?;
+        if let Some(id) = failpoint::boot() {
+            boot.id = BootId { id, genuine: true };
+        }
+        Self::open_in(config, boot)
     }
 
     pub(crate) fn open_in(config: Config, boot: Boot) -> Result<Self, LockError> {

@@ -126,7 +126,8 @@ impl FileStore {
         {
             return Ok(false);
         }
-        let Try::Locked(page) = self.files.try_lock(&self.directory, &record.key, Absent::Skip)?
+        let Try::Locked(mut page) =
+            self.files.try_lock(&self.directory, &record.key, Absent::Skip)?
         else {
             return Ok(false);
         };

@@ -19,6 +19,8 @@
 //!
 //! | URL | feature | cost | for |
 //! |---|---|---|---|
+//! | `file:` | `file` (default) | 10 small crates, for `sha2` and `crc32fast`; no server | all processes of one machine; in your state directory |
+//! | `file:/directory` | `file` (default) | the same | the same, in a directory of your choice |
 //! | `memory:` | always there | nothing | one process, tests; private to the value |
 //! | `memory:NAME` | always there | nothing | one process; shared by all who use the name while somebody has it |
 //!

@@ -21,8 +21,22 @@ struct Row {
     open: Option<fn(&StoreUrl) -> Opening<'_>>,
 }
 
+/// The way to open a store, if its feature is on.
+macro_rules! compiled {
+    ($feature:literal, $open:path) => {{
+        #[cfg(feature = $feature)]
+        let open: Option<fn(&StoreUrl) -> Opening<'_>> = Some($open);
+        #[cfg(not(feature = $feature))]
+        let open = None;
+        open
+    }};
+}
+
 /// All kinds of stores, in the order that messages list them.
-const STORES: &[Row] = &[Row { schemes: &["memory"], feature: "", open: Some(memory) }];
+const STORES: &[Row] = &[
+    Row { schemes: &["file"], feature: "file", open: compiled!("file", file) },
+    Row { schemes: &["memory"], feature: "", open: Some(memory) },
+];
 
 /// Opens the store that `url` names.
 ///
@@ -81,4 +95,62 @@ fn memory(url: &StoreUrl) -> Opening<'_> {
         }
         Ok(MemoryStore::shared(name) as Arc<dyn Backend>)
     })
+}
+
+#[cfg(feature = "file")]
+fn file(url: &StoreUrl) -> Opening<'_> {
+    Box::pin(async {
+        let config = holdtight_file::Config::from_url(url.expose())?;
+        Ok(Arc::new(holdtight_file::FileStore::open(config).await?) as Arc<dyn Backend>)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use holdtight_core::ErrorKind;
+
+    use super::*;
+
+    async fn refusal(url: &str) -> String {
+        let error = open(&StoreUrl::new(url).unwrap()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+        error.to_string()
+    }
+
+    #[tokio::test]
+    async fn an_unknown_scheme_lists_the_known_ones_and_shows_no_secret() {
+        let text = refusal("zookeeper://ann:tiger@host").await;
+        assert!(text.contains("`zookeeper:`") && text.contains("memory:"), "{text}");
+        assert!(text.contains("file:") && !text.contains("tiger"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_withheld_store_is_refused_with_the_way_to_get_it() {
+        assert!(refusal("withheld:").await.contains("--pass-store"));
+    }
+
+    #[cfg(not(feature = "file"))]
+    #[tokio::test]
+    async fn a_store_that_is_not_compiled_in_names_its_feature() {
+        assert!(refusal("file:/tmp/x").await.contains("feature `file`"));
+        assert!(refusal("x:").await.contains("file: (with the feature `file`)"));
+    }
+
+    #[cfg(feature = "file")]
+    #[tokio::test]
+    async fn a_file_url_opens_a_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = StoreUrl::new(format!("FILE:{}", dir.path().join("locks").display())).unwrap();
+        assert_eq!(open(&url).await.unwrap().capabilities().name, "file");
+    }
+
+    #[tokio::test]
+    async fn memory_stores_have_names_and_no_options() {
+        for url in ["memory:", "memory://", "memory:a", "memory://a"] {
+            assert!(open(&StoreUrl::new(url).unwrap()).await.is_ok(), "{url}");
+        }
+        for url in ["memory:?x=1", "memory:a/b"] {
+            assert!(refusal(url).await.contains("memory:NAME"), "{url}");
+        }
+    }
 }

@@ -64,14 +64,16 @@ pub(crate) struct RunArgs {
 const USAGE: &str = "holdtight run [OPTIONS] <KEY> [--] <COMMAND>...
        holdtight run [OPTIONS] -k <KEY> [-k <KEY>]... [--] <COMMAND>...";
 
-const EXAMPLES: &str = "The command gets HOLDTIGHT_KEY and HOLDTIGHT_FENCE (several keys: HOLDTIGHT_FENCES). If the lock is lost, the command
-and all it started is stopped before anybody else can get the lock, and the exit code is 74.
+const EXAMPLES: &str = "The command gets HOLDTIGHT_KEY and HOLDTIGHT_FENCE (several keys: HOLDTIGHT_FENCES). If the lock is
+lost, the command and all it started is stopped before anybody else can get the lock, and the exit
+code is 74.
 
 Examples:
   holdtight run backup -- ./backup.sh
   holdtight run -n backup ./backup.sh --full            give up at once if it is busy
   holdtight run -w 10m deploy -- make deploy            wait at most ten minutes
-  holdtight run --skip-ok --keep-for 5m report -- ./report.sh      cron on several machines: one of them runs
+  holdtight run -n --skip-ok --keep-for 5m report -- ./report.sh
+                                                        cron on many machines: one runs it
   holdtight run -k stock -k orders -- ./settle.sh       two keys, all or none";
 
 /// Moves a KEY that stands before other options into `--key`, so that one grammar reads all forms.
@@ -107,9 +109,9 @@ mod tests {
     use super::*;
 
     fn run(line: &str) -> Result<RunArgs, String> {
-        let args =
+        let args: Vec<_> =
             std::iter::once("holdtight").chain(line.split(' ')).map(OsString::from).collect();
-        match parse(args).map_err(|failure| failure.to_string())? {
+        match parse(&args).map_err(|failure| failure.to_string())? {
             Cli { command: Command::Run(run), .. } => Ok(run),
             other => Err(format!("{other:?}")),
         }

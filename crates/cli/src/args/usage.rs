@@ -14,10 +14,20 @@ use crate::output;
 const TOKEN_MARK: &str = "ht1_";
 
 /// Reads the command line.
-pub(crate) fn parse(args: Vec<OsString>) -> Result<Cli, Failure> {
-    let cli = Cli::try_parse_from(&args).map_err(|error| explain(&error, &args))?;
+pub(crate) fn parse(args: &[OsString]) -> Result<Cli, Failure> {
+    if let [program, help, rest @ ..] = args
+        && help == "help"
+    {
+        let asked: Vec<_> = [program].into_iter().chain(rest).cloned().collect();
+        return read(&[asked, vec!["--help".into()]].concat());
+    }
+    read(args)
+}
+
+fn read(args: &[OsString]) -> Result<Cli, Failure> {
+    let cli = Cli::try_parse_from(args).map_err(|error| explain(&error, args))?;
     if let Command::Run(run) = &cli.command
-        && let Some(args) = with_key_as_option(&args, run)
+        && let Some(args) = with_key_as_option(args, run)
     {
         return Cli::try_parse_from(&args).map_err(|error| explain(&error, &args));
     }

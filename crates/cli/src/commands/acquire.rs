@@ -18,13 +18,15 @@ struct Taken<'a> {
 
 pub(crate) async fn run(args: AcquireArgs, context: &Context) -> Result<u8, Failure> {
     store::must_outlive_us(&context.settings)?;
-    let lock = store::connect(&context.settings).await?;
-    interrupt::or_stopped(&lock, async {
-        let (token, held) = take(&lock, &args, context).await?;
-        if let Err(failure) = tell(&token, &held, context.json) {
+    interrupt::or_stopped(&context.settings, async |lock| {
+        let (token, held) = take(lock, &args, context).await?;
+        if tell(&token, &held, context.json).is_err() {
             // A token that nobody has read opens nothing: better free than held by nobody.
             lock.release_token(&token).await?;
-            return Err(failure.with_code(exit::LOST));
+            return Err(Failure::new(
+                exit::LOST,
+                "the token could not be written to standard output, so the lock was given back",
+            ));
         }
         Ok(exit::OK)
     })

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde::Serialize;
 
 use super::Context;
 use crate::config::Setting;
@@ -10,42 +10,72 @@ use crate::duration;
 use crate::exit::{self, Failure};
 use crate::output;
 
+#[derive(Serialize)]
+struct Report {
+    store: Line,
+    ttl: Line,
+    wait: Line,
+    kill_after: Line,
+    files: Vec<File>,
+}
+
+/// A setting; the value is null if nobody set it and the command's own default counts.
+#[derive(Serialize)]
+struct Line {
+    value: Option<String>,
+    origin: String,
+}
+
+#[derive(Serialize)]
+struct File {
+    path: String,
+    exists: bool,
+}
+
 pub(crate) fn run(context: &Context) -> Result<u8, Failure> {
     let settings = &context.settings;
-    let store = Some((settings.store.value.to_string(), settings.store.origin.to_string()));
-    let span = |setting: &Option<Setting<Duration>>| {
-        setting.as_ref().map(|set| (duration::text(set.value), set.origin.to_string()))
-    };
-    let rows = [
-        ("store", store, ""),
-        ("ttl", span(&settings.ttl), "30s"),
-        ("wait", span(&settings.wait), "for ever"),
-        ("kill_after", span(&settings.kill_after), "by the TTL"),
-    ];
-    if context.json {
-        let mut object: Map<String, Value> = rows
-            .iter()
-            .map(|(name, set, _)| {
-                let (value, origin) = set.clone().unzip();
-                let origin = origin.unwrap_or_else(|| "default".to_owned());
-                ((*name).to_owned(), json!({ "value": value, "origin": origin }))
-            })
-            .collect();
-        let files = settings
+    let report = Report {
+        store: Line {
+            value: Some(settings.store.value.to_string()),
+            origin: settings.store.origin.to_string(),
+        },
+        ttl: span(settings.ttl.as_ref()),
+        wait: span(settings.wait.as_ref()),
+        kill_after: span(settings.kill_after.as_ref()),
+        files: settings
             .files
             .iter()
-            .map(|(path, there)| json!({ "path": path.display().to_string(), "exists": there }));
-        object.insert("files".to_owned(), files.collect());
-        output::print_json(&object)?;
-        return Ok(exit::OK);
-    }
-    for (name, set, fallback) in rows {
-        let (value, origin) = set.unwrap_or_else(|| (fallback.to_owned(), "default".to_owned()));
-        output::print(format_args!("{name:<11} {value:<24} {origin}\n"))?;
-    }
-    for (path, there) in &settings.files {
-        let state = if *there { "read" } else { "not there" };
-        output::print(format_args!("{:<11} {} ({state})\n", "file", path.display()))?;
+            .map(|(path, exists)| File { path: path.display().to_string(), exists: *exists })
+            .collect(),
+    };
+    if context.json {
+        output::print_json(&report)?;
+    } else {
+        output::print(text(&report))?;
     }
     Ok(exit::OK)
+}
+
+fn span(setting: Option<&Setting<Duration>>) -> Line {
+    Line {
+        value: setting.map(|set| duration::text(set.value)),
+        origin: setting.map_or_else(|| "default".to_owned(), |set| set.origin.to_string()),
+    }
+}
+
+fn text(report: &Report) -> String {
+    let rows = [
+        ("store", &report.store, ""),
+        ("ttl", &report.ttl, "30s"),
+        ("wait", &report.wait, "for ever"),
+        ("kill_after", &report.kill_after, "by the TTL"),
+    ];
+    let rows = rows.map(|(name, Line { value, origin }, fallback)| {
+        format!("{name:<11} {:<24} {origin}\n", value.as_deref().unwrap_or(fallback))
+    });
+    let files = report.files.iter().map(|File { path, exists }| {
+        let state = if *exists { "read" } else { "not there" };
+        format!("{:<11} {path} ({state})\n", "file")
+    });
+    rows.into_iter().chain(files).collect()
 }

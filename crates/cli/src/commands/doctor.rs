@@ -1,5 +1,7 @@
 //! `doctor`: what the store really guarantees as it is set up now, with the reason and the fix.
 
+use std::fmt::Write as _;
+
 use holdtight::{Finding, Guarantees, Level};
 use serde::Serialize;
 
@@ -37,11 +39,8 @@ pub(crate) async fn run(context: &Context) -> Result<u8, Failure> {
             findings: guarantees.findings.iter().map(line).collect(),
         })?;
     } else {
-        output::print(format_args!(
-            "{} ({}, from {})\n",
-            guarantees.store, store.value, store.origin
-        ))?;
-        output::print(findings(&guarantees))?;
+        let head = format!("{} ({}, from {})", guarantees.store, store.value, store.origin);
+        output::print(format_args!("{head}\n{}", findings(&guarantees)))?;
     }
     Ok(if guarantees.level() >= Level::Unsafe { exit::NO } else { exit::OK })
 }
@@ -51,9 +50,9 @@ fn findings(guarantees: &Guarantees) -> String {
     for finding in &guarantees.findings {
         let Finding { subject, found, fix, .. } = finding;
         let level = name(finding.level);
-        text.push_str(&format!("{level:<8} {subject}: {found}\n"));
+        let _ = writeln!(text, "{level:<8} {subject}: {found}");
         if let Some(fix) = fix {
-            text.push_str(&format!("{:<8} fix: {fix}\n", ""));
+            let _ = writeln!(text, "{:<8} fix: {fix}", "");
         }
     }
     text

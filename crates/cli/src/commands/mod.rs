@@ -1,6 +1,7 @@
 //! One file per command. Here: from the parsed command line to the command, and from its result to the exit code.
 
 mod acquire;
+mod bench;
 mod completions;
 mod config;
 mod doctor;
@@ -28,11 +29,12 @@ pub(crate) struct Context {
 }
 
 /// Runs the command that the command line names; returns the exit code.
-pub(crate) fn main(args: Vec<OsString>) -> u8 {
+pub(crate) fn main(args: &[OsString]) -> u8 {
     let cli = match args::parse(args) {
         Ok(cli) => cli,
         Err(failure) => {
-            failure.report(false);
+            // It could not be read, so what was meant is guessed.
+            failure.report(args.iter().any(|arg| arg == "--json"));
             return failure.code();
         }
     };
@@ -53,17 +55,22 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
     let settings = Settings::load(cli.store.as_deref(), &ThisProcess)?;
     store::warn_if_exposed(&settings);
     let context = Context { settings, json: cli.json };
-    match cli.command {
-        Command::Run(args) => run::run(args, &context),
-        Command::Acquire(args) => block_on(acquire::run(args, &context)),
-        Command::Extend(args) => block_on(extend::run(args, &context)),
-        Command::Release(args) => block_on(release::run(args, &context)),
-        Command::Status(args) => block_on(status::run(args, &context)),
-        Command::Ls(args) => block_on(ls::run(args, &context)),
-        Command::Wait(args) => block_on(wait::run(args, &context)),
-        Command::ForceRelease(args) => block_on(force_release::run(args, &context)),
-        Command::Doctor => block_on(doctor::run(&context)),
-        Command::Config => config::run(&context),
+    perform(cli.command, &context).map_err(|failure| failure.at(&context.settings.store))
+}
+
+fn perform(command: Command, context: &Context) -> Result<u8, Failure> {
+    match command {
+        Command::Run(args) => run::run(args, context),
+        Command::Acquire(args) => block_on(acquire::run(args, context)),
+        Command::Extend(args) => block_on(extend::run(args, context)),
+        Command::Release(args) => block_on(release::run(args, context)),
+        Command::Status(args) => block_on(status::run(args, context)),
+        Command::Ls(args) => block_on(ls::run(args, context)),
+        Command::Wait(args) => block_on(wait::run(args, context)),
+        Command::ForceRelease(args) => block_on(force_release::run(args, context)),
+        Command::Doctor => block_on(doctor::run(context)),
+        Command::Bench(args) => block_on(bench::run(args, context)),
+        Command::Config => config::run(context),
         Command::Completions(_) | Command::Man(_) => Ok(exit::OK),
     }
 }

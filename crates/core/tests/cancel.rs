@@ -1,0 +1,346 @@
+//! Every future of the engine dropped at every one of its await points: nothing stays held, nothing panics.
+//!
+//! A future is polled n times and dropped, for n = 0, 1, 2 … until it ends by itself: the points are enumerated, not
+//! sampled. Every step of the scripted store has two await points of its own.
+
+mod common;
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use common::{Fault, SECOND, Scripted, Step, builder, clock, eventually, scripted};
+use holdtight_core::{DistributedLock, LockHandle, MemoryStore};
+
+/// Polls `future` at most `polls` times, then drops it. Says whether it ended.
+async fn poll_times<T>(future: impl Future<Output = T>, polls: usize) -> Option<T> {
+    let mut future = pin!(future);
+    let mut left = polls;
+    poll_fn(|cx| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        let answer = future.as_mut().poll(cx);
+        if left == 0 && answer.is_pending() {
+            return Poll::Ready(None);
+        }
+        answer.map(Some)
+    })
+    .await
+}
+
+/// Runs `scene` with 0, 1, 2, … polls until the future under test ends by itself. Returns how many points there were.
+async fn at_every_point(mut scene: impl AsyncFnMut(usize) -> bool) -> usize {
+    for polls in 0..1000 {
+        if scene(polls).await {
+            return polls;
+        }
+    }
+    panic!("a thousand await points: it never ends");
+}
+
+async fn nothing_stays(store: &Arc<Scripted>, lock: &DistributedLock, what: &str) {
+    eventually(what, async || !store.is_held("k").await).await;
+    // And the lock can be had by the next one, in this process and in another.
+    let next = lock
+        .acquire("k")
+        .wait(120 * SECOND)
+        .await
+        .unwrap_or_else(|error| panic!("{what}: {error}"));
+    next.release().await.unwrap();
+    let other = builder(store, &clock()).build().unwrap();
+    other.acquire("k").wait(120 * SECOND).await.unwrap().release().await.unwrap();
+}
+
+/// What the store does meanwhile.
+const FAULTS: [&[Fault]; 4] = [
+    &[],
+    &[Fault::LoseReply],
+    &[Fault::LoseRequest, Fault::LoseReply],
+    &[Fault::SlowReply(SECOND), Fault::SlowRequest(SECOND)],
+];
+
+#[tokio::test(start_paused = true)]
+async fn acquiring_a_free_lock() {
+    for faults in FAULTS {
+        let points = at_every_point(async |polls| {
+            let (lock, store, _) = scripted();
+            store.next(Step::Acquire, faults);
+            let ended =
+                poll_times(IntoFuture::into_future(lock.acquire("k").ttl(10 * SECOND)), polls)
+                    .await
+                    .is_some();
+            nothing_stays(
+                &store,
+                &lock,
+                &format!("acquire of a free lock, {faults:?}, dropped after {polls} polls"),
+            )
+            .await;
+            ended
+        })
+        .await;
+        assert!(points >= 2, "only {points} await points: the test is not looking");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn acquiring_a_lock_that_another_process_holds() {
+    for faults in FAULTS {
+        at_every_point(async |polls| {
+            let (lock, store, clock) = scripted();
+            let other = builder(&store, &clock).build().unwrap();
+            let held = other.acquire("k").await.unwrap();
+            let release = tokio::spawn(async move {
+                tokio::time::sleep(3 * SECOND).await;
+                let _ = held.release().await;
+            });
+            store.next(Step::Acquire, faults);
+            let ended =
+                poll_times(IntoFuture::into_future(lock.acquire("k").wait_forever()), polls)
+                    .await
+                    .is_some();
+            release.await.unwrap();
+            nothing_stays(
+                &store,
+                &lock,
+                &format!("acquire of a held lock, {faults:?}, dropped after {polls} polls"),
+            )
+            .await;
+            ended
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn acquiring_behind_another_task_of_the_same_process() {
+    for faults in FAULTS {
+        at_every_point(async |polls| {
+            let (lock, store, _) = scripted();
+            let held = lock.acquire("k").await.unwrap();
+            store.next(Step::Transfer, faults);
+            let behind = lock.acquire("k").wait_forever().into_future();
+            let release = tokio::spawn(async move {
+                tokio::time::sleep(SECOND).await;
+                let _ = held.release().await;
+            });
+            let ended = poll_times(behind, polls).await.is_some();
+            release.await.unwrap();
+            nothing_stays(
+                &store,
+                &lock,
+                &format!("acquire behind a task, {faults:?}, dropped after {polls} polls"),
+            )
+            .await;
+            ended
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn releasing() {
+    for faults in FAULTS {
+        let points = at_every_point(async |polls| {
+            let (lock, store, _) = scripted();
+            let handle = lock.acquire("k").await.unwrap();
+            store.next(Step::Release, faults);
+            let before = tokio::time::Instant::now();
+            let ended = poll_times(handle.release(), polls).await;
+            if let Some(released) = &ended {
+                assert!(released.is_ok(), "{faults:?}: {released:?}");
+            }
+            eventually("released", async || !store.is_held("k").await).await;
+            assert!(
+                before.elapsed() < 20 * SECOND,
+                "not released, but expired after {:?}",
+                before.elapsed()
+            );
+            nothing_stays(&store, &lock, "release").await;
+            ended.is_some()
+        })
+        .await;
+        assert!(points >= 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn releasing_to_a_waiter() {
+    for faults in FAULTS {
+        at_every_point(async |polls| {
+            let (lock, store, _) = scripted();
+            let handle = lock.acquire("k").await.unwrap();
+            let waiter = tokio::spawn({
+                let lock = lock.clone();
+                async move { lock.acquire("k").wait_forever().await.unwrap() }
+            });
+            tokio::task::yield_now().await;
+            store.next(Step::Transfer, faults);
+            let ended = poll_times(handle.release(), polls).await.is_some();
+            let next = waiter.await.unwrap();
+            assert!(next.is_held());
+            next.release().await.unwrap();
+            nothing_stays(&store, &lock, "release to a waiter").await;
+            ended
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn extending() {
+    for faults in FAULTS {
+        at_every_point(async |polls| {
+            let (lock, store, _) = scripted();
+            let handle = lock.acquire("k").auto_renew(false).await.unwrap();
+            store.next(Step::Extend, faults);
+            let ended = poll_times(handle.extend(60 * SECOND), polls).await.is_some();
+            assert!(handle.is_held(), "an extension that was dropped must not cost the lock");
+            handle.release().await.unwrap();
+            nothing_stays(&store, &lock, "extend").await;
+            ended
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn detaching() {
+    at_every_point(async |polls| {
+        let (lock, store, _) = scripted();
+        let handle = lock.acquire("k").ttl(5 * SECOND).await.unwrap();
+        let ended = poll_times(handle.detach(), polls).await;
+        let detached = ended.is_some();
+        if let Some(token) = ended {
+            lock.release_token(&token.unwrap()).await.unwrap();
+        }
+        nothing_stays(&store, &lock, "detach").await;
+        detached
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn working_under_a_lock() {
+    for faults in FAULTS {
+        at_every_point(async |polls| {
+            let (lock, store, _) = scripted();
+            store.next(Step::Acquire, faults);
+            store.next(Step::Release, faults);
+            let work = lock.with_lock("k", async |held| {
+                for _ in 0..3 {
+                    assert!(held.is_held());
+                    tokio::time::sleep(SECOND).await;
+                }
+            });
+            let ended = poll_times(work, polls).await.is_some();
+            nothing_stays(
+                &store,
+                &lock,
+                &format!("with_lock, {faults:?}, dropped after {polls} polls"),
+            )
+            .await;
+            ended
+        })
+        .await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_the_work_gives_the_lock_back() {
+    let (lock, store, _) = scripted();
+    let work = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.with_lock("k", async |_| panic!("the work failed")).await }
+    });
+    assert!(work.await.unwrap_err().is_panic());
+    nothing_stays(&store, &lock, "a panic in the work").await;
+}
+
+#[test]
+fn a_handle_may_be_dropped_anywhere_and_at_any_time() {
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+    }
+    fn take(runtime: &tokio::runtime::Runtime, lock: &DistributedLock) -> LockHandle {
+        runtime.block_on(async { lock.acquire("k").wait(10 * SECOND).await.unwrap() })
+    }
+    let clock = holdtight_core::ManualClock::over(holdtight_core::BootClock);
+    let store = Scripted::new(clock.clone());
+    let lock = builder(&store, &clock).ttl(2 * SECOND).build().unwrap();
+    let home = runtime();
+
+    // Outside of the runtime, which is alive: released through it.
+    drop(take(&home, &lock));
+    let again = take(&home, &lock);
+    // On another thread, without any runtime.
+    std::thread::spawn(move || drop(again)).join().unwrap();
+    let last = take(&home, &lock);
+    // After the runtime is gone: no panic, and the next runtime finishes the job or the lease ends.
+    home.shutdown_timeout(Duration::from_secs(1));
+    assert!(last.is_held(), "a lock outlives its runtime until its deadline");
+    drop(last);
+    let next = runtime();
+    let handle = take(&next, &lock);
+    assert!(handle.is_held());
+    // Renewal works in the new runtime as well: the keeper has moved.
+    next.block_on(async {
+        tokio::time::sleep(3 * SECOND).await;
+        assert!(handle.is_held());
+        handle.release().await.unwrap();
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_thousand_waiters_cancelled_at_random_leave_nothing() {
+    let store = Arc::new(MemoryStore::new());
+    let lock =
+        holdtight_core::Builder::shared(Arc::clone(&store) as _).wait_forever().build().unwrap();
+    let mut resident = Vec::new();
+    for seed in 0..6 {
+        storm(&lock, seed).await;
+        resident.push(resident_kib());
+    }
+    // An allocator keeps some of what it had, now more, now less; a leak of one slot per waiter would be 60 MiB more
+    // after every storm.
+    let (early, late) = (resident[..2].iter().max().unwrap(), resident[3..].iter().min().unwrap());
+    assert!(*late < early + 64 * 1024, "memory after each storm, in KiB: {resident:?}");
+    lock.shutdown().await.unwrap();
+    assert_eq!(store.footprint(), 0, "something is still held or listening");
+}
+
+async fn storm(lock: &DistributedLock, seed: u64) {
+    let held = lock.acquire("k").await.unwrap();
+    let mut waiters: Vec<_> = (0..100_000)
+        .map(|_| {
+            let lock = lock.clone();
+            tokio::spawn(async move { lock.acquire("k").await.unwrap().release().await.unwrap() })
+        })
+        .collect();
+    fastrand::Rng::with_seed(seed).shuffle(&mut waiters);
+    let stay = waiters.split_off(99_000);
+    let mut release = Some(held);
+    for (n, waiter) in waiters.iter().enumerate() {
+        waiter.abort();
+        if n == 50_000 {
+            // The other half is cancelled while the lock is on its way through the line.
+            release.take().unwrap().release().await.unwrap();
+        }
+    }
+    for waiter in stay {
+        waiter.await.unwrap();
+    }
+    for waiter in waiters {
+        let _ = waiter.await;
+    }
+}
+
+/// Memory in use, in KiB; zero where the system does not tell.
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).unwrap_or(0)
+}
