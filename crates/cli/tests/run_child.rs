@@ -80,7 +80,14 @@ fn no_signal_is_blocked_in_the_command() {
 #[test]
 fn what_nohup_ignores_stays_ignored_in_the_command_and_while_waiting() {
     let bench = Bench::new();
-    let holder = bench.start(&["run", "k", "--", "sh", "-c", "echo > up; while [ ! -e go ]; do sleep 0.02; done"]);
+    let holder = bench.start(&[
+        "run",
+        "k",
+        "--",
+        "sh",
+        "-c",
+        "echo > up; while [ ! -e go ]; do sleep 0.02; done",
+    ]);
     bench.line("up");
     let mut nohup = std::process::Command::new("nohup");
     let inner = bench.holdtight(&["run", "k", "--", "grep", "SigIgn", "/proc/self/status"]);
@@ -129,7 +136,14 @@ fn signals_to_the_wrapper_reach_the_whole_group() {
 #[test]
 fn the_command_has_a_process_group_of_its_own_and_leads_it() {
     let bench = Bench::new();
-    let run = bench.start(&["run", "k", "--", "sh", "-c", "echo $$ > pid; while [ ! -e go ]; do sleep 0.02; done"]);
+    let run = bench.start(&[
+        "run",
+        "k",
+        "--",
+        "sh",
+        "-c",
+        "echo $$ > pid; while [ ! -e go ]; do sleep 0.02; done",
+    ]);
     let pid = bench.pid("pid");
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let group = stat.rsplit(')').next().unwrap().split_whitespace().nth(2).unwrap().to_owned();
@@ -142,7 +156,10 @@ fn the_command_has_a_process_group_of_its_own_and_leads_it() {
 fn the_environment_names_the_lock_and_never_the_token() {
     let bench = Bench::new();
     let mut command = bench.holdtight(&["run", "job:7", "--", "env"]);
-    command.env("HOLDTIGHT_TOKEN", "very-secret").env("HOLDTIGHT_DEADLINE", "1").env("HOLDTIGHT_FENCES", "1 x");
+    command
+        .env("HOLDTIGHT_TOKEN", "very-secret")
+        .env("HOLDTIGHT_DEADLINE", "1")
+        .env("HOLDTIGHT_FENCES", "1 x");
     let environment = stdout(&Started::new(&mut command).finish());
     let ours: Vec<_> = environment.lines().filter(|line| line.starts_with("HOLDTIGHT_")).collect();
     assert_eq!(ours.len(), 3, "{ours:?}");
@@ -185,7 +202,8 @@ fn what_the_command_leaves_in_the_background_goes_on_without_the_lock() {
     let pid = bench.pid("pid");
     assert!(runs(pid));
     assert_eq!(code(&bench.output(&["run", "-n", "k", "true"])), 0);
-    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), Signal::KILL)
+        .unwrap();
     eventually("its end", || !runs(pid));
 }
 
@@ -200,7 +218,9 @@ fn nothing_of_ours_is_left_when_it_is_over() {
         for process in std::fs::read_dir("/proc").unwrap().flatten() {
             let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
             let words: Vec<_> = line.split(|&byte| byte == 0).collect();
-            if words.get(1) == Some(&&b"__guardian"[..]) && words.get(2) == Some(&wrapper.to_string().as_bytes()) {
+            if words.get(1) == Some(&&b"__guardian"[..])
+                && words.get(2) == Some(&wrapper.to_string().as_bytes())
+            {
                 found.push(process.file_name().to_string_lossy().parse::<i32>().unwrap());
             }
         }

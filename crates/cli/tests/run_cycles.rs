@@ -31,8 +31,11 @@ fn five_hundred_read_modify_write_cycles_lose_nothing_and_fences_increase() {
     let mut total = 0;
     for key in 0..KEYS {
         total += bench.read(&format!("key-{key}")).trim().parse::<usize>().unwrap();
-        let fences: Vec<u64> =
-            bench.read(&format!("key-{key}.fences")).lines().map(|line| line.parse().unwrap()).collect();
+        let fences: Vec<u64> = bench
+            .read(&format!("key-{key}.fences"))
+            .lines()
+            .map(|line| line.parse().unwrap())
+            .collect();
         assert!(fences.is_sorted_by(|earlier, later| earlier < later), "key-{key}: {fences:?}");
     }
     assert_eq!(total, WORKERS * CYCLES);

@@ -22,8 +22,18 @@ const INSPECT: &str = "for name in child grandchild; do \
 #[test]
 fn after_kill_9_of_the_wrapper_the_whole_group_is_gone_before_the_next_holder_starts() {
     let bench = Bench::new();
-    let holder =
-        bench.start(&["run", "k", "--ttl", "60s", "--kill-after", "300ms", "--", "bash", "-c", STUBBORN]);
+    let holder = bench.start(&[
+        "run",
+        "k",
+        "--ttl",
+        "60s",
+        "--kill-after",
+        "300ms",
+        "--",
+        "bash",
+        "-c",
+        STUBBORN,
+    ]);
     let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
     let waiter = bench.start(&["run", "k", "--", "bash", "-c", INSPECT]);
     holder.signal(Signal::KILL);
@@ -37,7 +47,8 @@ fn after_kill_9_of_the_wrapper_the_whole_group_is_gone_before_the_next_holder_st
 #[test]
 fn a_command_that_obeys_is_told_before_it_is_killed() {
     let bench = Bench::new();
-    let script = "trap 'echo told > told; exit 0' TERM; echo $$ > child; while :; do sleep 0.05; done";
+    let script =
+        "trap 'echo told > told; exit 0' TERM; echo $$ > child; while :; do sleep 0.05; done";
     let holder = bench.start(&["run", "k", "--ttl", "60s", "--", "bash", "-c", script]);
     let child = bench.pid("child");
     holder.signal(Signal::KILL);
@@ -57,7 +68,8 @@ fn a_wrapper_that_is_killed_at_any_moment_leaves_no_command_behind() {
         holder.signal(Signal::KILL);
         drop(holder);
         // Whoever comes next finds nobody at work.
-        let next = bench.output(&["run", "k", "--", "sh", "-c", &format!("cat {name} 2>/dev/null; true")]);
+        let next =
+            bench.output(&["run", "k", "--", "sh", "-c", &format!("cat {name} 2>/dev/null; true")]);
         assert_eq!(code(&next), 0, "{}", stderr(&next));
         if let Ok(pid) = stdout(&next).trim().parse() {
             assert!(!runs(pid), "round {round}: the command runs on without its lock");
@@ -85,7 +97,16 @@ fn a_stopped_wrapper_loses_its_lock_and_its_command_and_learns_that_first() {
 #[test]
 fn a_stopped_command_does_not_keep_the_lock_from_being_renewed() {
     let bench = Bench::new();
-    let holder = bench.start(&["run", "k", "--ttl", "1s", "--", "sh", "-c", "echo $$ > child; while [ ! -e go ]; do sleep 0.02; done; exit 3"]);
+    let holder = bench.start(&[
+        "run",
+        "k",
+        "--ttl",
+        "1s",
+        "--",
+        "sh",
+        "-c",
+        "echo $$ > child; while [ ! -e go ]; do sleep 0.02; done; exit 3",
+    ]);
     let child = Pid::from_raw(bench.pid("child")).unwrap();
     kill_process_group(child, Signal::STOP).unwrap();
     let busy = bench.output(&["run", "-w", "2500ms", "k", "true"]);
@@ -99,28 +120,58 @@ fn a_stopped_command_does_not_keep_the_lock_from_being_renewed() {
 #[test]
 fn a_lock_that_cannot_be_renewed_stops_the_command_before_the_lease_ends() {
     let bench = Bench::new();
-    let holder =
-        bench.start(&["run", "k", "--ttl", "3s", "--kill-after", "1s", "--", "bash", "-c", STUBBORN]);
+    let holder = bench.start(&[
+        "run",
+        "k",
+        "--ttl",
+        "3s",
+        "--kill-after",
+        "1s",
+        "--",
+        "bash",
+        "-c",
+        STUBBORN,
+    ]);
     let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
     std::fs::rename(bench.path("store"), bench.path("gone")).unwrap();
     std::fs::write(bench.path("store"), "no directory").unwrap();
     let output = holder.finish();
     assert_eq!(code(&output), 74, "{}", stderr(&output));
-    assert!(stderr(&output).contains("lost \"k\"") && stderr(&output).contains("stopped"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("lost \"k\"") && stderr(&output).contains("stopped"),
+        "{}",
+        stderr(&output)
+    );
     assert!(!runs(child) && !runs(grandchild));
 }
 
 #[test]
 fn term_comes_before_kill_when_a_lock_cannot_be_renewed() {
     let bench = Bench::new();
-    let script = "trap 'echo told > told; exit 0' TERM; echo $$ > child; while :; do sleep 0.05; done";
-    let holder =
-        bench.start(&["run", "k", "--ttl", "3s", "--kill-after", "1400ms", "--", "bash", "-c", script]);
+    let script =
+        "trap 'echo told > told; exit 0' TERM; echo $$ > child; while :; do sleep 0.05; done";
+    let holder = bench.start(&[
+        "run",
+        "k",
+        "--ttl",
+        "3s",
+        "--kill-after",
+        "1400ms",
+        "--",
+        "bash",
+        "-c",
+        script,
+    ]);
     bench.pid("child");
     std::fs::rename(bench.path("store"), bench.path("gone")).unwrap();
     std::fs::write(bench.path("store"), "no directory").unwrap();
     let output = holder.finish();
-    assert_eq!(code(&output), 74, "a command that obeyed was stopped all the same: {}", stderr(&output));
+    assert_eq!(
+        code(&output),
+        74,
+        "a command that obeyed was stopped all the same: {}",
+        stderr(&output)
+    );
     assert_eq!(bench.line("told"), "told");
 }
 
@@ -162,7 +213,18 @@ fn a_deadline_is_in_the_environment_only_with_max_hold() {
 #[test]
 fn a_guardian_that_is_killed_is_replaced() {
     let bench = Bench::new();
-    let holder = bench.start(&["run", "k", "--ttl", "60s", "--kill-after", "300ms", "--", "bash", "-c", STUBBORN]);
+    let holder = bench.start(&[
+        "run",
+        "k",
+        "--ttl",
+        "60s",
+        "--kill-after",
+        "300ms",
+        "--",
+        "bash",
+        "-c",
+        STUBBORN,
+    ]);
     let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
     let wrapper = holder.pid();
     let guardian = || {

@@ -83,7 +83,8 @@ fn ctrl_c_ends_the_command_and_the_shell_has_its_terminal_back() {
 fn ctrl_c_ends_a_loop_around_the_command_too() {
     let bench = Bench::new();
     let mut terminal = Terminal::new(&bench);
-    terminal.enter("for i in 1 2 3; do $H run k -- sh -c 'echo round >> rounds; exec sleep 60'; done");
+    terminal
+        .enter("for i in 1 2 3; do $H run k -- sh -c 'echo round >> rounds; exec sleep 60'; done");
     bench.line("rounds");
     terminal.press(CTRL_C);
     terminal.expect("ready> ");
@@ -206,7 +207,10 @@ fn waiting_shows_who_holds_it_and_ctrl_c_ends_it_at_once() {
     terminal.expect("waiting for \"k\": held by pid ");
     let facts = terminal.expect("left");
     assert!(facts.starts_with(&holder.pid().to_string()), "{facts}");
-    assert!(facts.contains("release 42") && facts.contains(" on ") && facts.contains(", for "), "{facts}");
+    assert!(
+        facts.contains("release 42") && facts.contains(" on ") && facts.contains(", for "),
+        "{facts}"
+    );
     // It moves.
     terminal.expect("\r⠸");
     terminal.press(CTRL_C);

@@ -75,9 +75,8 @@ impl Guard {
                         }
                     }
                 }
-                Ok(None) => return End::Abandoned,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return End::Abandoned,
+                Ok(None) | Err(_) => return End::Abandoned,
             }
         }
     }

@@ -22,10 +22,12 @@ pub(crate) struct Terminal {
 impl Terminal {
     /// A terminal in which `bash` waits for commands, with job control. `$H` is holdtight on the store of `bench`.
     pub(crate) fn new(bench: &Bench) -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        let master =
+            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
-        tcsetwinsize(&master, Winsize { ws_row: 50, ws_col: 200, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+        tcsetwinsize(&master, Winsize { ws_row: 50, ws_col: 200, ws_xpixel: 0, ws_ypixel: 0 })
+            .unwrap();
         let name = ptsname(&master, Vec::new()).unwrap();
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         let side = || Stdio::from(rustix::fs::open(&name, flags, Mode::empty()).unwrap());
@@ -83,9 +85,8 @@ impl Terminal {
                 found.is_some()
             });
         }));
-        if looked.is_err() {
-            panic!("{what} did not appear; on the screen: {:?}", &self.screen.lock().unwrap()[seen..]);
-        }
+        let shown = || self.screen.lock().unwrap()[seen..].to_owned();
+        assert!(looked.is_ok(), "{what} did not appear; on the screen: {:?}", shown());
         let before = self.screen.lock().unwrap()[seen..seen + found.unwrap()].to_owned();
         self.seen = seen + found.unwrap() + text.len();
         before
