@@ -146,6 +146,20 @@ fn a_lock_that_cannot_be_renewed_stops_the_command_before_the_lease_ends() {
 }
 
 #[test]
+fn a_lock_that_was_taken_away_by_force_stops_the_command() {
+    let bench = Bench::new();
+    let script = format!("echo $HOLDTIGHT_FENCE > fence; {STUBBORN}");
+    let holder = bench.start(&["run", "k", "--ttl", "3s", "--", "bash", "-c", &script]);
+    let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
+    let forced = bench.output(&["force-release", "k", "--fence", &bench.line("fence")]);
+    assert_eq!(code(&forced), 0, "{}", stderr(&forced));
+    let output = holder.finish();
+    assert_eq!(code(&output), 74);
+    assert!(stderr(&output).contains("no longer has it"), "{}", stderr(&output));
+    assert!(!runs(child) && !runs(grandchild));
+}
+
+#[test]
 fn term_comes_before_kill_when_a_lock_cannot_be_renewed() {
     let bench = Bench::new();
     let script =

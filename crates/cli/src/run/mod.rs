@@ -116,10 +116,10 @@ pub(crate) fn execute(options: RunOptions) -> u8 {
     runtime.shutdown_background();
     match end {
         Ok(End::Code(code)) => code,
-        Ok(End::Interrupted) => {
+        Ok(End::By(signal)) => {
             // A shell that runs us in a loop or a script stops only if it sees the signal itself.
-            signals::die_of(Signal::SIGINT);
-            exit::signalled(Signal::SIGINT as i32)
+            signals::die_of(signal);
+            exit::signalled(signal as i32)
         }
         Err(failure) => told(&failure, json),
     }
@@ -137,8 +137,8 @@ fn cannot(what: &str, error: &io::Error) -> Failure {
 /// How a run ends, errors aside.
 enum End {
     Code(u8),
-    /// The command was ended by Ctrl-C on its terminal.
-    Interrupted,
+    /// By a signal: one that ended the wait, or Ctrl-C on the command's terminal.
+    By(Signal),
 }
 
 /// One run.
@@ -162,7 +162,7 @@ impl Run {
             }
             Taken::Interrupted(signal) => {
                 let _ = store.lock.shutdown_within(WITHDRAWAL).await;
-                return Ok(End::Code(exit::signalled(signal as i32)));
+                return Ok(End::By(signal));
             }
         };
         if self.options.verbose {
@@ -273,7 +273,7 @@ impl Run {
         let Some(cause) = cause else {
             return match ended {
                 Some(Ended::Signal(signal)) if signal == Signal::SIGINT as i32 && on_terminal => {
-                    End::Interrupted
+                    End::By(Signal::SIGINT)
                 }
                 Some(ended) => End::Code(ended.code()),
                 None => End::Code(exit::SOFTWARE),

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 pub(crate) mod terminal;
 
 /// Nothing here takes that long, unless it hangs.
-pub(crate) const HANGS: Duration = Duration::from_secs(30);
+pub(crate) const HANGS: Duration = Duration::from_secs(60);
 
 /// A directory with a file store in it.
 pub(crate) struct Bench {
@@ -147,8 +148,10 @@ pub(crate) fn runs(pid: i32) -> bool {
     }
 }
 
+/// The exit code as a shell sees it.
 pub(crate) fn code(output: &Output) -> i32 {
-    output.status.code().unwrap_or_else(|| panic!("ended by a signal: {output:?}"))
+    let signal = output.status.signal().map(|signal| 128 + signal);
+    output.status.code().or(signal).unwrap()
 }
 
 pub(crate) fn stdout(output: &Output) -> String {
