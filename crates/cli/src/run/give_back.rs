@@ -32,7 +32,8 @@ pub(super) async fn give_back(
     let mut warnings = Vec::new();
     let all = async {
         while let Some(step) = steps.join_next().await {
-            warnings.extend(step.unwrap_or_else(|error| Some(format!("a release failed: {error}"))));
+            warnings
+                .extend(step.unwrap_or_else(|error| Some(format!("a release failed: {error}"))));
         }
     };
     let in_time = tokio::time::timeout(LIMIT, all).await.is_ok();

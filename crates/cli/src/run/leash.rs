@@ -61,10 +61,7 @@ impl Note {
         };
         let (a, b) = (number(1), number(9));
         Some(match bytes[0] {
-            b'G' => Self::Group(
-                Group::led_by(u32::try_from(a).ok()?)?,
-                Duration::from_nanos(b),
-            ),
+            b'G' => Self::Group(Group::led_by(u32::try_from(a).ok()?)?, Duration::from_nanos(b)),
             b'S' => Self::Schedule(Schedule {
                 term_at: Moment::from_nanos(a),
                 kill_at: Moment::from_nanos(b),

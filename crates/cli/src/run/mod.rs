@@ -96,12 +96,9 @@ pub(crate) fn other_self() -> Option<u8> {
 
 /// Holds the keys while the command runs. Returns the exit code of all of it.
 pub(crate) fn execute(options: RunOptions) -> u8 {
-    let ready = Plan::new(&options)
-        .map_err(Failure::usage)
-        .and_then(|plan| Ok((plan, hold::in_order(&options.keys)?)));
-    let (plan, keys) = match ready {
-        Ok(ready) => ready,
-        Err(failure) => return told(&failure, options.json),
+    let plan = match Plan::new(&options) {
+        Ok(plan) => plan,
+        Err(wrong) => return told(&Failure::usage(wrong), options.json),
     };
     // Before the runtime: its threads must not take signals either.
     let blocked = match signals::block() {
@@ -113,7 +110,7 @@ pub(crate) fn execute(options: RunOptions) -> u8 {
         Err(error) => return told(&cannot("start", &error), options.json),
     };
     let json = options.json;
-    let run = Run { options, plan, keys };
+    let run = Run { options, plan };
     let end = runtime.block_on(run.execute(&blocked));
     // A step that hangs in a dead store, or a dead disk, does not keep us.
     runtime.shutdown_background();
@@ -148,17 +145,15 @@ enum End {
 struct Run {
     options: RunOptions,
     plan: Plan,
-    /// In the order in which they are taken.
-    keys: Vec<String>,
 }
 
 impl Run {
     async fn execute(&self, blocked: &Blocked) -> Result<End, Failure> {
-        let mut signals = Signals::listen(blocked).map_err(|error| cannot("listen to signals", &error))?;
+        let mut signals =
+            Signals::listen(blocked).map_err(|error| cannot("listen to signals", &error))?;
         let store = Store::open(&self.options.store_url).await?;
         let started = BootClock.now();
-        let taken =
-            hold::take_all(&store.lock, &self.keys, &self.plan, &self.options, &mut signals).await;
+        let taken = hold::take_all(&store.lock, &self.plan, &self.options, &mut signals).await;
         let handles = match taken {
             Taken::All(handles) => handles,
             Taken::Failed(error) => {
@@ -295,7 +290,10 @@ impl Run {
             }
             Cause::MaxHold => {
                 let most = Span(self.plan.max_hold.unwrap_or_default());
-                (self.keys.join(", "), format!("it was held as long as --max-hold allows ({most})"))
+                (
+                    self.options.keys.join(", "),
+                    format!("it was held as long as --max-hold allows ({most})"),
+                )
             }
         };
         if self.options.json {
@@ -303,7 +301,10 @@ impl Run {
                 "error": "lost", "key": key, "reason": reason, "exit": exit::LOST,
             }));
         } else {
-            output::complain(format_args!("lost {}: {reason}; the command was stopped", quoted(&key)));
+            output::complain(format_args!(
+                "lost {}: {reason}; the command was stopped",
+                quoted(&key)
+            ));
         }
         End::Code(exit::LOST)
     }

@@ -38,9 +38,8 @@ impl Plan {
     pub(super) fn new(options: &RunOptions) -> Result<Self, String> {
         let keep_for = options.keep_for.filter(|keep| !keep.is_zero());
         // A lease that is longer than the cooldown would make the cooldown as long as the lease.
-        let ttl = options
-            .ttl
-            .unwrap_or_else(|| keep_for.map_or(TTL, |keep| keep.clamp(SHORT_TTL, TTL)));
+        let ttl =
+            options.ttl.unwrap_or_else(|| keep_for.map_or(TTL, |keep| keep.clamp(SHORT_TTL, TTL)));
         if ttl > LONGEST {
             return Err("--ttl can be at most 24h; locks are renewed while the command runs".into());
         }
@@ -150,8 +149,7 @@ mod tests {
 
     #[test]
     fn a_short_max_hold_shortens_the_grace() {
-        let plan =
-            Plan::new(&RunOptions { max_hold: Some(secs(2)), ..options() }).unwrap();
+        let plan = Plan::new(&RunOptions { max_hold: Some(secs(2)), ..options() }).unwrap();
         assert_eq!(plan.kill_after, Duration::from_millis(500));
         let both = RunOptions { max_hold: Some(secs(2)), kill_after: Some(secs(2)), ..options() };
         assert!(Plan::new(&both).is_err());
@@ -161,20 +159,23 @@ mod tests {
     fn term_comes_first_then_kill_and_both_before_the_deadline() {
         for ttl in [50, 300, 5000, 30_000] {
             let ttl = Duration::from_millis(ttl);
-            for grace in [Duration::ZERO, ttl / 10, ttl / 2 - Duration::from_millis(1)] {
-                let plan = Plan::new(&RunOptions {
-                    ttl: Some(ttl),
-                    kill_after: Some(grace),
-                    ..options()
-                })
-                .unwrap();
+            for grace in [Duration::ZERO, ttl / 10, ttl.mul_f64(0.49)] {
+                let plan =
+                    Plan::new(&RunOptions { ttl: Some(ttl), kill_after: Some(grace), ..options() })
+                        .unwrap();
                 let deadline = Moment::from_nanos(1 << 50);
                 let schedule = plan.schedule(deadline);
                 assert!(schedule.term_at <= schedule.kill_at && schedule.kill_at < deadline);
-                assert!(schedule.term_at.after(ttl / 2) >= deadline, "renewal has had half the lease");
+                assert!(
+                    schedule.term_at.after(ttl / 2) >= deadline,
+                    "renewal has had half the lease"
+                );
                 let second = schedule.for_second();
                 assert!(second.term_at >= schedule.term_at && second.kill_at == schedule.kill_at);
-                assert_eq!(schedule.due(schedule.term_at.before(Duration::from_nanos(1)), false), None);
+                assert_eq!(
+                    schedule.due(schedule.term_at.before(Duration::from_nanos(1)), false),
+                    None
+                );
                 assert_eq!(schedule.due(deadline, false), Some(Step::Kill), "too late for TERM");
                 assert_eq!(schedule.due(schedule.kill_at, true), Some(Step::Kill));
             }

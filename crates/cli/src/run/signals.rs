@@ -76,7 +76,10 @@ impl Signals {
         // handler, though it never runs while the signal is blocked, ends that.
         drop(tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child())?);
         let fd = SignalFd::with_flags(&heard(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        #[expect(deprecated, reason = "its successor is unsafe, for descriptors that change; ours is owned and does not")]
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe, for descriptors that change; ours is owned and does not"
+        )]
         let queue = AsyncFd::with_interest(fd, Interest::READABLE)?;
         Ok(Self { queue, early: VecDeque::new() })
     }

@@ -36,7 +36,11 @@ impl Store {
 
     /// What shows that we live, in a store that watches processes: to be shared with the guardian.
     pub(super) fn liveness(&self) -> io::Result<Option<OwnedFd>> {
-        self.files.as_ref().map(|files| files.share_liveness()).transpose().map_err(io::Error::other)
+        self.files
+            .as_ref()
+            .map(|files| files.share_liveness())
+            .transpose()
+            .map_err(io::Error::other)
     }
 
     /// Why the last renewal failed, if it did.

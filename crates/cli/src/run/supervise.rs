@@ -15,6 +15,7 @@ use super::leash::Leash;
 use super::plan::{Plan, Schedule, Step};
 use super::signals::Signals;
 use super::terminal::Terminal;
+use crate::output;
 
 /// How often a dying group is looked at.
 const LOOK: Duration = Duration::from_millis(5);
@@ -50,9 +51,15 @@ pub(super) struct Outcome {
 enum Stage {
     Running,
     /// TERM was sent.
-    Told { kill_at: Moment, cause: Cause },
+    Told {
+        kill_at: Moment,
+        cause: Cause,
+    },
     /// KILL was sent.
-    Killed { at: Moment, cause: Cause },
+    Killed {
+        at: Moment,
+        cause: Cause,
+    },
 }
 
 /// A command under its locks.
@@ -122,8 +129,8 @@ impl Supervisor<'_> {
     /// Wakes the loop as soon as the engine knows of a loss.
     fn watch_losses(&self) -> mpsc::UnboundedReceiver<()> {
         let (tell, losses) = mpsc::unbounded_channel();
-        for held in self.locks.iter().cloned() {
-            let tell = tell.clone();
+        for held in self.locks {
+            let (held, tell) = (held.clone(), tell.clone());
             tokio::spawn(async move {
                 held.lost().await;
                 let _ = tell.send(());
@@ -134,7 +141,8 @@ impl Supervisor<'_> {
 
     /// What the leases and `--max-hold` allow now, and which of them ends first.
     fn outlook(&self, now: Moment) -> (Schedule, Cause) {
-        let first = self.locks.iter().map(|held| (held.remaining(), held)).min_by_key(|(left, _)| *left);
+        let first =
+            self.locks.iter().map(|held| (held.remaining(), held)).min_by_key(|(left, _)| *left);
         let lease_end = first.as_ref().map_or(Moment::FAR_FUTURE, |(left, _)| now.after(*left));
         if self.hold_until <= lease_end {
             return (self.plan.schedule(self.hold_until), Cause::MaxHold);
@@ -249,7 +257,9 @@ impl Supervisor<'_> {
                 }
             }
             Err(error) if self.verbose => {
-                eprintln!("holdtight: the guardian is gone and could not be replaced: {error}");
+                output::complain(format_args!(
+                    "the guardian is gone and could not be replaced: {error}"
+                ));
             }
             Err(_) => {}
         }
