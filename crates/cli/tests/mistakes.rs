@@ -59,12 +59,12 @@ fn a_directory_that_cannot_be_used_is_an_error_that_names_it() {
 #[test]
 fn a_store_that_cannot_serve_is_69_and_named_with_its_origin() {
     // Nobody can make directories there, not even root.
-    let home = Home::new().with("HOLDTIGHT_STORE", "file:/proc/locks");
-    let answer = home.call("status k").refused(69, &["cannot create /proc/locks"]);
-    assert!(answer.err.ends_with("the store is file:/proc/locks (from HOLDTIGHT_STORE)\n"));
+    let home = Home::new().with("HOLDTIGHT_STORE", "file:/proc/nowhere");
+    let answer = home.call("status k").refused(69, &["cannot create /proc/nowhere"]);
+    assert!(answer.err.ends_with("the store is file:/proc/nowhere (from HOLDTIGHT_STORE)\n"));
     let json = home.call("status k --json");
     assert_eq!((json.code, &json.error_json()["exit"]), (69, &69.into()));
-    assert!(json.error_json()["store"].as_str().unwrap().starts_with("file:/proc/locks"));
+    assert!(json.error_json()["store"].as_str().unwrap().starts_with("file:/proc/nowhere"));
     assert_eq!(home.call("run k true").code, 69);
 }
 
