@@ -37,15 +37,9 @@ mod lock;
 mod stores;
 mod url;
 
-pub use holdtight_core::{
-    Acquire, AcquireAll, AcquireRequest, Acquiring, Attempt, Backend, Bell, BootClock, Busy,
-    Capabilities, Clock, DEFAULT_TTL, Election, ErrorKind, Event, EventKind, ExtendBy,
-    ExtendRequest, Extension, Fence, FencedRegister, Finding, Guarantees, Held, Holder, Intent,
-    Jitter, Key, KeyForm, Leadership, Lease, Level, Liveness, LockError, LockHandle, LockInfo,
-    LockSet, LockToken, Loss, MAX_TTL, MIN_TTL, ManualClock, ManyAttempt, MemoryStore, Moment,
-    Owner, Release, Reply, RetryPolicy, Secret, Subscription, TokioClock, Transfer,
-    TransferRequest, TryAcquire, WakeUps, margin, valid_until,
-};
+// All of the engine. Ours shadow its `Builder` and `DistributedLock`.
+#[doc(inline)]
+pub use holdtight_core::*;
 pub use lock::{Builder, ByUrl, DistributedLock, IntoStore, Ready};
 pub use stores::{migrate, open};
 pub use url::StoreUrl;
