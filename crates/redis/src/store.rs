@@ -116,7 +116,7 @@ impl RedisStore {
                         _ => LockError::invalid_config(message),
                     });
                 }
-                _ => tracing::warn!(subject = finding.subject, "{}", finding.found),
+                _ => tracing::info!(subject = finding.subject, "{}", finding.found),
             }
         }
         self.rehearse().await

@@ -75,12 +75,14 @@ impl Ears {
         }
     }
 
-    /// Wakes the first who waits for `lock`.
+    /// Wakes the first who waits for `lock`, who then stands last: two messages wake two waiters.
     pub(crate) fn ring(&self, lock: &str) {
-        if let Some(room) = self.rooms().get(lock)
-            && let Some(bell) = room.bells.iter().find(|bell| !bell.is_abandoned())
+        if let Some(room) = self.rooms().get_mut(lock)
+            && let Some(at) = room.bells.iter().position(|bell| !bell.is_abandoned())
+            && let Some(bell) = room.bells.remove(at)
         {
             bell.ring();
+            room.bells.push_back(bell);
         }
     }
 
@@ -129,6 +131,11 @@ mod tests {
         let mut other = ears.listen("b".to_owned());
         ears.hear(&message("a"));
         assert!(hears(&mut first).await && !hears(&mut second).await && !hears(&mut other).await);
+        ears.hear(&message("a"));
+        assert!(
+            hears(&mut second).await && !hears(&mut first).await,
+            "two messages wake two waiters"
+        );
         drop(first);
         ears.hear(&message("a"));
         assert!(hears(&mut second).await);

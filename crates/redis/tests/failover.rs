@@ -239,6 +239,38 @@ async fn a_slot_that_moves_takes_its_locks_and_waiters_along() {
     assert!(matches!(next, Attempt::Granted(next) if next.fence > lease.fence));
 }
 
+/// As docs/stores/redis.md says.
+const MINIMAL: &str = "ACL SETUSER ann on >pw resetkeys ~holdtight:* resetchannels &holdtight:* -@all \
+    +hello +info +eval +evalsha +time +get +set +del +append +pttl +pexpire +zadd +zrem +zcard +zpopmin +scan \
+    +cluster|nodes +asking +ssubscribe +spublish";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_minimal_rights_suffice_on_a_cluster() {
+    if cluster_is_missing() {
+        return;
+    }
+    let cluster = RedisCluster::start().await;
+    for node in cluster.nodes() {
+        assert_eq!(admin(node, MINIMAL).await, "+OK\r\n");
+    }
+    let url = cluster.url().replace("://", "://ann:pw@");
+    let (store, other) = (connect(&url).await, connect(&url).await);
+    for n in 0..10 {
+        let (key, me, waiter) = (key(&format!("k{n}")), secret(), secret());
+        granted(&store, &key, &me).await;
+        let mut hint = Arc::clone(&other).subscribe(key.clone()).await.unwrap();
+        support::busy(&other, &key, &waiter, Intent::Queue).await;
+        extend(&store, &key, &me, LONG * 2).await.unwrap();
+        assert_eq!(release(&store, &key, &me).await, Release::Released);
+        tokio::time::timeout(support::PATIENCE, hint.heard()).await.unwrap();
+        assert!(attempt(&other, &key, &waiter, Intent::Queue).await.is_ok());
+    }
+    assert_eq!(Arc::clone(&store).list("k".to_owned(), 100).await.unwrap().len(), 10);
+    for node in cluster.nodes() {
+        assert!(admin(node, "ACL LOG").await.starts_with("*0"), "nothing was refused");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_node_named_as_a_single_server_says_so() {
     if cluster_is_missing() {

