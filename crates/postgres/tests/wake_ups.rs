@@ -2,11 +2,13 @@
 
 mod support;
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use holdtight_core::{Attempt, Backend as _, DistributedLock, Release};
 use holdtight_postgres::{PostgresStore, migrate};
+use holdtight_testkit::Proxy;
 use holdtight_testkit::servers::{PgBouncer, Postgres, Program};
 use support::{
     LONG, PATIENCE, available, eventually, fresh, key, open, queue, release, secret, take,
@@ -183,4 +185,71 @@ async fn waiters_of_the_engine_get_their_turn_with_and_without_listening() {
         one.shutdown().await.unwrap();
         two.shutdown().await.unwrap();
     }
+}
+
+/// A lock per process, as it were, all through one proxy that counts.
+async fn counted(schema: &str, processes: usize) -> Option<(Proxy, Vec<DistributedLock>)> {
+    if !available() {
+        return None;
+    }
+    let (server, url) = fresh(schema).await;
+    let wire = Proxy::to(SocketAddr::from((Ipv4Addr::LOCALHOST, server.port()))).await.unwrap();
+    let url = url.replace(&format!(":{}/", server.port()), &format!(":{}/", wire.port()));
+    let mut locks = Vec::new();
+    for _ in 0..processes {
+        let store = PostgresStore::connect(&format!("{url}&connections=1")).await.unwrap();
+        locks.push(DistributedLock::builder(store).wait_forever().build().unwrap());
+    }
+    Some((wire, locks))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_waiters_of_ten_processes_hardly_ask() {
+    let Some((wire, locks)) = counted("patient", 10).await else { return };
+    let held = locks[0].acquire("slow").ttl(Duration::from_secs(120)).await.unwrap();
+    let mut waiters = tokio::task::JoinSet::new();
+    for number in 0..1000 {
+        let lock = locks[number % locks.len()].clone();
+        waiters.spawn(async move { drop(lock.acquire("slow").await) });
+    }
+    // All are in line, and their listeners are open, when it has become quiet.
+    eventually("it is quiet", async || {
+        let before = wire.traffic().requests;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        (wire.traffic().requests - before <= 20).then_some(())
+    })
+    .await;
+    let (before, started) = (wire.traffic().requests, std::time::Instant::now());
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let (asked, seconds) = (wire.traffic().requests - before, started.elapsed().as_secs_f64());
+    println!("{asked} requests in {seconds:.1} s");
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    let rate = asked as f64 / seconds;
+    assert!(rate <= 20.0, "1000 waiters ask {rate:.1} times a second");
+    waiters.abort_all();
+    held.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_off_between_processes_costs_few_requests() {
+    let Some((wire, locks)) = counted("hand_off", 8).await else { return };
+    let start = wire.traffic().requests;
+    let mut workers = tokio::task::JoinSet::new();
+    for number in 0..64 {
+        let lock = locks[number % locks.len()].clone();
+        workers.spawn(async move {
+            for _ in 0..4 {
+                let held = lock.acquire("hot").await.unwrap();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                held.release().await.unwrap();
+            }
+        });
+    }
+    while let Some(worker) = workers.join_next().await {
+        worker.unwrap();
+    }
+    let requests = wire.traffic().requests - start;
+    println!("{requests} requests for 256 turns");
+    // At most four each, and what opening connections costs.
+    assert!(requests <= 4 * 256 + 200, "{requests} requests for 256 turns");
 }
