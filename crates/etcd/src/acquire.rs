@@ -17,7 +17,9 @@ use crate::lease::{Granted, seconds, span};
 use crate::names::Place;
 use crate::proto::{KeyValue, TxnRequest};
 use crate::store::EtcdStore;
-use crate::txn::{Answer, before, delete, is_empty, oldest, put, read, single, was_created, youngest};
+use crate::txn::{
+    Answer, before, delete, is_empty, oldest, put, read, single, was_created, youngest,
+};
 use crate::watch::Watch;
 
 /// How long a place in the line outlives its waiter.
@@ -61,7 +63,7 @@ impl EtcdStore {
             }
             look = true;
         }
-        Err(self.restless())
+        Err(restless())
     }
 
     /// What a view of the lock means for us; `None` if an entry must be made first.
@@ -84,7 +86,8 @@ impl EtcdStore {
             (Intent::Queue, None) => return Ok(None),
             (Intent::Queue, Some(own)) => {
                 self.stay(place, &own).await.map_err(doubtful)?;
-                let watching = self.watch_predecessor(place, own.create_revision, None, view.revision);
+                let watching =
+                    self.watch_predecessor(place, own.create_revision, None, view.revision);
                 watching.await.map_err(doubtful)?;
                 true
             }
@@ -205,19 +208,16 @@ impl EtcdStore {
         if self.line.is_watched(place, created) != Some(false) {
             return Ok(());
         }
-        let (predecessor, revision) = match predecessor {
-            Some(predecessor) => (predecessor, revision),
-            None => {
-                let mut answer = self.link.read(vec![before(&place.lock, created)]).await?;
-                match answer.key()? {
-                    Some(predecessor) => (predecessor, answer.revision),
-                    // It left in this moment: we may be the first.
-                    None => {
-                        self.line.ring(&place.lock.start);
-                        return Ok(());
-                    }
-                }
-            }
+        let (predecessor, revision) = if let Some(predecessor) = predecessor {
+            (predecessor, revision)
+        } else {
+            let mut answer = self.link.read(vec![before(&place.lock, created)]).await?;
+            let Some(predecessor) = answer.key()? else {
+                // It left in this moment: we may be the first.
+                self.line.ring(&place.lock.start);
+                return Ok(());
+            };
+            (predecessor, answer.revision)
         };
         let watch = Watch {
             link: Arc::clone(&self.link),
@@ -236,7 +236,9 @@ impl EtcdStore {
         let rest = holder.remaining;
         let busy = Busy::held_by(holder);
         Ok(match (queued, rest) {
-            (true, rest) => busy.retry_after(rest.map_or(QUEUE_REFRESH, |rest| rest.min(QUEUE_REFRESH))),
+            (true, rest) => {
+                busy.retry_after(rest.map_or(QUEUE_REFRESH, |rest| rest.min(QUEUE_REFRESH)))
+            }
             (false, _) => busy,
         })
     }
@@ -260,8 +262,9 @@ impl EtcdStore {
             _ => Ok(Release::NotHeld),
         }
     }
+}
 
-    pub(crate) fn restless(&self) -> LockError {
-        LockError::unavailable("the lock changed in etcd between every two requests; try again")
-    }
+/// Gives up on a lock that never stands still.
+pub(crate) fn restless() -> LockError {
+    LockError::unavailable("the lock changed in etcd between every two requests; try again")
 }

@@ -84,9 +84,8 @@ impl EtcdConfig {
     fn option(mut self, name: &str, value: &str) -> Result<Self, LockError> {
         match name {
             "epoch" => {
-                self.epoch = value
-                    .parse()
-                    .map_err(|_| invalid("epoch is not a number from 0 to 65535"))?;
+                self.epoch =
+                    value.parse().map_err(|_| invalid("epoch is not a number from 0 to 65535"))?;
             }
             "timeout" => self.timeout = span("timeout", value)?,
             "connect_timeout" => self.connect_timeout = span("connect_timeout", value)?,
@@ -208,7 +207,8 @@ fn span(name: &str, text: &str) -> Result<Duration, LockError> {
         None => (text.strip_suffix('s').unwrap_or(text), 1000),
     };
     let number = digits.parse::<u32>().ok().filter(|_| digits.bytes().all(|b| b.is_ascii_digit()));
-    let number = number.ok_or_else(|| invalid(&format!("{name} is not a time like 500ms or 2s")))?;
+    let number =
+        number.ok_or_else(|| invalid(&format!("{name} is not a time like 500ms or 2s")))?;
     Ok(Duration::from_millis(u64::from(number) * unit))
 }
 
@@ -222,7 +222,10 @@ mod tests {
         let config = EtcdConfig::from_url(url).unwrap();
         let endpoints = [("a", 2379), ("b", 2380), ("::1", 2379)];
         assert_eq!(config.endpoints, endpoints.map(|(host, port)| (host.to_owned(), port)));
-        assert_eq!((config.user.as_deref(), config.password.as_deref()), (Some("ann"), Some("p@ss")));
+        assert_eq!(
+            (config.user.as_deref(), config.password.as_deref()),
+            (Some("ann"), Some("p@ss"))
+        );
         assert_eq!((config.prefix.as_str(), config.epoch, config.tls), ("shop/", 3, true));
         assert_eq!(config.timeout, Duration::from_millis(500));
         assert_eq!(config.connect_timeout, Duration::from_secs(4));

@@ -51,7 +51,8 @@ fn security(config: &EtcdConfig) -> Result<tonic::transport::ClientTlsConfig, Lo
         None => security.with_native_roots(),
     };
     if let (Some(cert), Some(key)) = (&config.tls_cert, &config.tls_key) {
-        security = security.identity(Identity::from_pem(read("tls_cert", cert)?, read("tls_key", key)?));
+        security =
+            security.identity(Identity::from_pem(read("tls_cert", cert)?, read("tls_key", key)?));
     }
     if let Some(name) = &config.tls_name {
         security = security.domain_name(name);

@@ -47,13 +47,19 @@ impl Fault {
         }
         let text = status.message();
         // Only a server's own words are definite: our side makes statuses too, when it cannot read an answer.
-        let said = text.starts_with("etcdserver:") || text.starts_with("mvcc:") || text.starts_with("auth:");
+        let said = text.starts_with("etcdserver:")
+            || text.starts_with("mvcc:")
+            || text.starts_with("auth:");
         match status.code() {
-            Code::Unavailable if text == "etcdserver: no leader" || text == "etcdserver: not capable" => {
+            Code::Unavailable
+                if text == "etcdserver: no leader" || text == "etcdserver: not capable" =>
+            {
                 Self::Refused
             }
             Code::Unauthenticated => Self::StaleToken,
-            Code::InvalidArgument if text.contains("revision of auth store is old") => Self::StaleToken,
+            Code::InvalidArgument if text.contains("revision of auth store is old") => {
+                Self::StaleToken
+            }
             Code::InvalidArgument if text.contains("authentication failed") => Self::Final(
                 ErrorKind::AuthFailed,
                 "etcd refused the user or the password; check both in the store URL",
@@ -78,7 +84,12 @@ impl Fault {
                 ErrorKind::Unsupported,
                 "this server does not speak etcd's version 3 interface; etcd 3.4 or newer is needed",
             ),
-            Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange | Code::NotFound if said => {
+            Code::InvalidArgument
+            | Code::FailedPrecondition
+            | Code::OutOfRange
+            | Code::NotFound
+                if said =>
+            {
                 Self::Final(ErrorKind::Internal, "etcd refused the request")
             }
             Code::DeadlineExceeded => Self::Silent,
@@ -114,12 +125,12 @@ impl Fault {
                 "etcd did not accept the token that it had just given; check its authentication settings",
             ),
             Self::Final(kind, advice) => LockError::new(kind, advice),
-            Self::Lost | Self::Silent if effect == Effect::Writes => LockError::ambiguous(
-                "the answer of etcd did not come; the step may have been done",
-            ),
-            Self::Lost | Self::Silent => {
-                LockError::unavailable("etcd did not answer; see whether a majority of its members runs")
+            Self::Lost | Self::Silent if effect == Effect::Writes => {
+                LockError::ambiguous("the answer of etcd did not come; the step may have been done")
             }
+            Self::Lost | Self::Silent => LockError::unavailable(
+                "etcd did not answer; see whether a majority of its members runs",
+            ),
         };
         let text: String = status.message().chars().take(200).collect();
         if text.is_empty() { error } else { error.with_source(text) }
@@ -146,10 +157,30 @@ mod tests {
             Fault::read(&status).explain(effect, &status).kind()
         };
         for (code, text, write, read) in [
-            (Code::Unavailable, "etcdserver: no leader", ErrorKind::Unavailable, ErrorKind::Unavailable),
-            (Code::Unavailable, "etcdserver: request timed out", ErrorKind::Ambiguous, ErrorKind::Unavailable),
-            (Code::Unavailable, "etcdserver: leader changed", ErrorKind::Ambiguous, ErrorKind::Unavailable),
-            (Code::Unavailable, "etcdserver: server stopped", ErrorKind::Ambiguous, ErrorKind::Unavailable),
+            (
+                Code::Unavailable,
+                "etcdserver: no leader",
+                ErrorKind::Unavailable,
+                ErrorKind::Unavailable,
+            ),
+            (
+                Code::Unavailable,
+                "etcdserver: request timed out",
+                ErrorKind::Ambiguous,
+                ErrorKind::Unavailable,
+            ),
+            (
+                Code::Unavailable,
+                "etcdserver: leader changed",
+                ErrorKind::Ambiguous,
+                ErrorKind::Unavailable,
+            ),
+            (
+                Code::Unavailable,
+                "etcdserver: server stopped",
+                ErrorKind::Ambiguous,
+                ErrorKind::Unavailable,
+            ),
             (
                 Code::Unavailable,
                 "etcdserver: request timed out, possibly due to previous leader failure",
@@ -160,19 +191,54 @@ mod tests {
             (Code::Cancelled, "", ErrorKind::Ambiguous, ErrorKind::Unavailable),
             (Code::DeadlineExceeded, "", ErrorKind::Ambiguous, ErrorKind::Unavailable),
             // Our own side could not read the answer: the step may have been done.
-            (Code::OutOfRange, "decoded message length too large", ErrorKind::Ambiguous, ErrorKind::Unavailable),
-            (Code::ResourceExhausted, "mvcc: database space exceeded", ErrorKind::RateLimited, ErrorKind::RateLimited),
-            (Code::ResourceExhausted, "etcdserver: too many requests", ErrorKind::RateLimited, ErrorKind::RateLimited),
-            (Code::PermissionDenied, "etcdserver: permission denied", ErrorKind::AuthFailed, ErrorKind::AuthFailed),
-            (Code::InvalidArgument, "etcdserver: user name is empty", ErrorKind::AuthFailed, ErrorKind::AuthFailed),
+            (
+                Code::OutOfRange,
+                "decoded message length too large",
+                ErrorKind::Ambiguous,
+                ErrorKind::Unavailable,
+            ),
+            (
+                Code::ResourceExhausted,
+                "mvcc: database space exceeded",
+                ErrorKind::RateLimited,
+                ErrorKind::RateLimited,
+            ),
+            (
+                Code::ResourceExhausted,
+                "etcdserver: too many requests",
+                ErrorKind::RateLimited,
+                ErrorKind::RateLimited,
+            ),
+            (
+                Code::PermissionDenied,
+                "etcdserver: permission denied",
+                ErrorKind::AuthFailed,
+                ErrorKind::AuthFailed,
+            ),
+            (
+                Code::InvalidArgument,
+                "etcdserver: user name is empty",
+                ErrorKind::AuthFailed,
+                ErrorKind::AuthFailed,
+            ),
             (
                 Code::InvalidArgument,
                 "etcdserver: authentication failed, invalid user ID or password",
                 ErrorKind::AuthFailed,
                 ErrorKind::AuthFailed,
             ),
-            (Code::NotFound, "etcdserver: requested lease not found", ErrorKind::Internal, ErrorKind::Internal),
-            (Code::Unimplemented, "unknown service", ErrorKind::Unsupported, ErrorKind::Unsupported),
+            (
+                Code::NotFound,
+                "etcdserver: requested lease not found",
+                ErrorKind::Internal,
+                ErrorKind::Internal,
+            ),
+            (
+                Code::Unimplemented,
+                "unknown service",
+                ErrorKind::Unsupported,
+                ErrorKind::Unsupported,
+            ),
         ] {
             assert_eq!(kind(code, text, Effect::Writes), write, "{text}");
             assert_eq!(kind(code, text, Effect::Reads), read, "{text}");
@@ -183,8 +249,13 @@ mod tests {
     fn only_what_was_surely_not_done_is_repeated() {
         let read = |code, text: &str| Fault::read(&Status::new(code, text));
         assert!(read(Code::Unavailable, "etcdserver: no leader").may_be_repeated(Effect::Writes));
-        assert!(read(Code::Unauthenticated, "etcdserver: invalid auth token").may_be_repeated(Effect::Writes));
-        for text in ["etcdserver: request timed out", "etcdserver: leader changed", "tcp connect error"] {
+        assert!(
+            read(Code::Unauthenticated, "etcdserver: invalid auth token")
+                .may_be_repeated(Effect::Writes)
+        );
+        for text in
+            ["etcdserver: request timed out", "etcdserver: leader changed", "tcp connect error"]
+        {
             let fault = read(Code::Unavailable, text);
             assert!(!fault.may_be_repeated(Effect::Writes), "{text}");
             assert!(!fault.may_be_repeated(Effect::Harmless), "{text}");

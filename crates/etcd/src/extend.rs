@@ -4,11 +4,9 @@
 //! that lease, because some servers have kept leases alive that were gone. One that is too short is replaced: the
 //! entry is hung on a new one, in a transaction that fails if anybody touched it, and keeps its create revision.
 
-use holdtight_core::{
-    ExtendBy, ExtendRequest, Extension, Fence, Lease, LockError, MAX_TTL,
-};
+use holdtight_core::{ExtendBy, ExtendRequest, Extension, Fence, Lease, LockError, MAX_TTL};
 
-use crate::acquire::ROUNDS;
+use crate::acquire::{ROUNDS, restless};
 use crate::error::{Effect, doubtful};
 use crate::lease::{Granted, seconds, span};
 use crate::names::Place;
@@ -25,8 +23,10 @@ impl EtcdStore {
         if requests.is_empty() {
             return Ok(Vec::new());
         }
-        let places: Vec<_> =
-            requests.iter().map(|request| self.names.place(&request.key, &request.secret)).collect();
+        let places: Vec<_> = requests
+            .iter()
+            .map(|request| self.names.place(&request.key, &request.secret))
+            .collect();
         let restarted = self.restart(requests, &places).await?;
         let answers = requests.iter().zip(&places).zip(restarted).map(
             async |((request, place), restarted)| {
@@ -85,7 +85,11 @@ impl EtcdStore {
     }
 
     /// Moves the end of one lease.
-    pub(crate) async fn prolong(&self, place: &Place, by: ExtendBy) -> Result<Extension, LockError> {
+    pub(crate) async fn prolong(
+        &self,
+        place: &Place,
+        by: ExtendBy,
+    ) -> Result<Extension, LockError> {
         for _ in 0..ROUNDS {
             let Some(entry) = self.link.held(place).await? else { return Ok(Extension::NotHeld) };
             let moved = match by {
@@ -98,7 +102,7 @@ impl EtcdStore {
                 return Ok(moved);
             }
         }
-        Err(self.restless())
+        Err(restless())
     }
 
     /// How much is left; `None` if the entry changed meanwhile.
@@ -110,9 +114,14 @@ impl EtcdStore {
     }
 
     /// At least so many seconds from now; `None` if the entry changed meanwhile.
-    async fn at_least(&self, entry: &KeyValue, wanted: i64) -> Result<Option<Extension>, LockError> {
+    async fn at_least(
+        &self,
+        entry: &KeyValue,
+        wanted: i64,
+    ) -> Result<Option<Extension>, LockError> {
         let length = self.link.keep_alive(&[entry.lease]).await.pop();
-        let length = length.unwrap_or_else(|| Err(LockError::internal("no keep-alive was sent")))?;
+        let length =
+            length.unwrap_or_else(|| Err(LockError::internal("no keep-alive was sent")))?;
         if length > 0 && length < wanted {
             // Longer than the old one can ever be, so that nothing is shortened, whoever restarts the old one.
             let new = self.replace(entry, wanted).await?;
@@ -139,7 +148,9 @@ impl EtcdStore {
             let rest = match self.link.rest(first).await {
                 Ok(Some(rest)) => rest,
                 Ok(None) if added.is_some() => break,
-                Ok(None) => return Ok(self.is_unchanged(&entry).await?.then_some(Extension::NotHeld)),
+                Ok(None) => {
+                    return Ok(self.is_unchanged(&entry).await?.then_some(Extension::NotHeld));
+                }
                 // The lease is as long as it was when we looked, or somebody made it longer: nobody knows.
                 Err(error) if added.is_some() => return Err(doubtful(error)),
                 Err(error) => return Err(error),
@@ -152,7 +163,8 @@ impl EtcdStore {
             }
             // Somebody may restart the first lease while we replace it. So it is looked at again afterwards.
             let swapped = self.swap(&entry, wanted).await;
-            let swapped = swapped.map_err(|error| if added.is_some() { doubtful(error) } else { error });
+            let swapped =
+                swapped.map_err(|error| if added.is_some() { doubtful(error) } else { error });
             let Some(new) = swapped? else { break };
             if let Some((old, _)) = added.replace((new, wanted)) {
                 self.link.let_go(old.id);

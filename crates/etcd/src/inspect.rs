@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use holdtight_core::{Fence, Holder, Key, LockError, Owner, Release};
 
-use crate::acquire::ROUNDS;
+use crate::acquire::{ROUNDS, restless};
 use crate::error::Effect;
 use crate::lease::span;
 use crate::names::Range;
@@ -43,12 +43,19 @@ impl EtcdStore {
         Ok(holder)
     }
 
-    pub(crate) async fn find_all(&self, prefix: &str, limit: usize) -> Result<Vec<Holder>, LockError> {
+    pub(crate) async fn find_all(
+        &self,
+        prefix: &str,
+        limit: usize,
+    ) -> Result<Vec<Holder>, LockError> {
         let mut range = self.names.all(prefix);
         let mut found: Vec<(Key, KeyValue)> = Vec::new();
         // Where the holder of each lock stands in `found`: its entries follow each other, but not by age.
         let mut places: HashMap<Key, usize> = HashMap::new();
-        while limit > 0 {
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        loop {
             let (entries, more) = self.link.page(&range, PAGE).await?;
             let last = entries.last().map(|entry| entry.key.clone());
             for entry in entries {
@@ -74,8 +81,8 @@ impl EtcdStore {
             }
         }
         found.truncate(limit);
-        let described =
-            futures_util::stream::iter(found).map(|(key, entry)| async move { self.describe(key, &entry).await });
+        let described = futures_util::stream::iter(found)
+            .map(|(key, entry)| async move { self.describe(key, &entry).await });
         let described: Vec<_> = described.buffered(AT_ONCE).collect().await;
         described.into_iter().collect()
     }
@@ -98,7 +105,7 @@ impl EtcdStore {
                 return Ok(Release::Released);
             }
         }
-        Err(self.restless())
+        Err(restless())
     }
 }
 

@@ -158,10 +158,15 @@ mod tests {
 
     #[test]
     fn seconds_are_never_too_few() {
-        for (millis, wanted) in [(0, 0), (1, 1), (999, 1), (1000, 1), (1001, 2), (86_400_000, 86_400)] {
+        for (millis, wanted) in
+            [(0, 0), (1, 1), (999, 1), (1000, 1), (1001, 2), (86_400_000, 86_400)]
+        {
             assert_eq!(seconds(Duration::from_millis(millis)), wanted);
         }
         assert_eq!(seconds(Duration::MAX), i64::MAX);
-        assert_eq!((span(-1), span(0), span(2)), (Duration::ZERO, Duration::ZERO, Duration::from_secs(2)));
+        assert_eq!(
+            (span(-1), span(0), span(2)),
+            (Duration::ZERO, Duration::ZERO, Duration::from_secs(2))
+        );
     }
 }

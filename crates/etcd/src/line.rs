@@ -131,7 +131,10 @@ impl Line {
     /// Whether this owner stands in line, as far as is known here.
     pub(crate) fn stands(&self, place: &Place) -> bool {
         let state = self.state();
-        state.rooms.get(&place.lock.start).is_some_and(|room| room.places.contains_key(&place.entry))
+        state
+            .rooms
+            .get(&place.lock.start)
+            .is_some_and(|room| room.places.contains_key(&place.entry))
     }
 
     /// Notes that a lock was busy.
@@ -156,7 +159,12 @@ impl Line {
         self.state().busy.get(&lock.start).is_some_and(|seen| seen.elapsed() < BUSY_HINT)
     }
 
-    fn with<T>(&self, place: &Place, created: i64, ask: impl FnOnce(&mut Waiting) -> T) -> Option<T> {
+    fn with<T>(
+        &self,
+        place: &Place,
+        created: i64,
+        ask: impl FnOnce(&mut Waiting) -> T,
+    ) -> Option<T> {
         let mut state = self.state();
         let room = state.rooms.get_mut(&place.lock.start)?;
         room.places.get_mut(&place.entry).filter(|waiting| waiting.created == created).map(ask)

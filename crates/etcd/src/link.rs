@@ -284,7 +284,8 @@ impl Link {
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let member = self.current().as_ref().map(|wire| self.members[wire.member].uri().to_string());
+        let member =
+            self.current().as_ref().map(|wire| self.members[wire.member].uri().to_string());
         f.debug_struct("Link")
             .field("connected_to", &member)
             .field("revision", &self.revision)

@@ -102,7 +102,9 @@ mod tests {
         assert!(!String::from_utf8_lossy(&place.entry).contains("hunter2"));
         assert_eq!(names.key_of(&place.entry), Some(key.clone()));
         assert_ne!(place, names.place(&key, &secret("hunter3")));
-        for foreign in ["other/user:1\x1fx", "holdtight/user:1", "holdtight/\x1fx", "holdtight/a\nb\x1fx"] {
+        for foreign in
+            ["other/user:1\x1fx", "holdtight/user:1", "holdtight/\x1fx", "holdtight/a\nb\x1fx"]
+        {
             assert_eq!(names.key_of(foreign.as_bytes()), None, "{foreign:?}");
         }
         assert_eq!(names.key_of(b"holdtight/\xff\x1fx"), None);

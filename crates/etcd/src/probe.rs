@@ -40,9 +40,11 @@ impl EtcdStore {
                     .fix("start them, or take them out of the store URL"),
             );
         }
-        let oldest = statuses.iter().map(|status| version(&status.version)).min().unwrap_or_default();
+        let oldest =
+            statuses.iter().map(|status| version(&status.version)).min().unwrap_or_default();
         findings.push(release(oldest));
-        findings.extend(statuses.iter().flat_map(|status| &status.errors).map(|alarm| alarmed(alarm)));
+        findings
+            .extend(statuses.iter().flat_map(|status| &status.errors).map(|alarm| alarmed(alarm)));
         findings.push(self.size().await);
         findings.push(Finding::new(
             Level::Good,
@@ -84,16 +86,15 @@ impl EtcdStore {
                 let voters = answer.members.iter().filter(|member| !member.is_learner).count();
                 redundancy(voters)
             }
-            Err(error) => {
-                Finding::new(Level::Warning, "redundancy", format!("unknown: {error}"))
-            }
+            Err(error) => Finding::new(Level::Warning, "redundancy", format!("unknown: {error}")),
         }
     }
 }
 
 fn redundancy(voters: usize) -> Finding {
     let spare = voters.saturating_sub(1) / 2;
-    let found = format!("{voters} members vote: locks are served while at most {spare} of them fail");
+    let found =
+        format!("{voters} members vote: locks are served while at most {spare} of them fail");
     if spare == 0 {
         Finding::new(Level::Warning, "redundancy", found).fix("run three or five members")
     } else {

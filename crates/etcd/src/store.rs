@@ -89,7 +89,10 @@ impl EtcdStore {
                 Level::Good => {}
                 Level::Unsafe => {
                     let fix = finding.fix.as_deref().unwrap_or("use another cluster");
-                    return Err(LockError::invalid_config(format!("etcd: {}; {fix}", finding.found)));
+                    return Err(LockError::invalid_config(format!(
+                        "etcd: {}; {fix}",
+                        finding.found
+                    )));
                 }
                 _ => tracing::warn!(subject = finding.subject, "{}", finding.found),
             }
@@ -112,7 +115,9 @@ impl EtcdStore {
 }
 
 fn mint(epoch: u16, revision: i64) -> Option<Fence> {
-    let revision = u64::try_from(revision).ok().filter(|revision| (1..1 << REVISION_BITS).contains(revision))?;
+    let revision = u64::try_from(revision)
+        .ok()
+        .filter(|revision| (1..1 << REVISION_BITS).contains(revision))?;
     Some(Fence::new((u64::from(epoch) << REVISION_BITS) + revision))
 }
 

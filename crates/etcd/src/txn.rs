@@ -107,11 +107,7 @@ impl Answer {
         if revision <= 0 {
             return Err(malformed());
         }
-        Ok(Self {
-            succeeded: answer.succeeded,
-            revision,
-            responses: answer.responses.into_iter(),
-        })
+        Ok(Self { succeeded: answer.succeeded, revision, responses: answer.responses.into_iter() })
     }
 
     /// The keys that the next step read.
@@ -189,7 +185,11 @@ impl Link {
     }
 
     /// One page of a range, by name: its keys, and whether there are more.
-    pub(crate) async fn page(&self, range: &Range, limit: i64) -> Result<(Vec<KeyValue>, bool), LockError> {
+    pub(crate) async fn page(
+        &self,
+        range: &Range,
+        limit: i64,
+    ) -> Result<(Vec<KeyValue>, bool), LockError> {
         let page = RangeRequest {
             key: range.start.clone(),
             range_end: range.end.clone(),
@@ -206,4 +206,3 @@ impl Link {
         Ok((checked(answer)?, more))
     }
 }
-
