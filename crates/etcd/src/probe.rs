@@ -3,6 +3,7 @@
 use holdtight_core::{Finding, Guarantees, Level, LockError};
 
 use crate::error::{Effect, Fault};
+use crate::link::Wire;
 use crate::proto::cluster_client::ClusterClient;
 use crate::proto::maintenance_client::MaintenanceClient;
 use crate::proto::{MemberListRequest, MemberListResponse, StatusRequest, StatusResponse};
@@ -43,8 +44,7 @@ impl EtcdStore {
         let oldest =
             statuses.iter().map(|status| version(&status.version)).min().unwrap_or_default();
         findings.push(release(oldest));
-        findings
-            .extend(statuses.iter().flat_map(|status| &status.errors).map(|alarm| alarmed(alarm)));
+        findings.extend(statuses.iter().flat_map(alarms));
         findings.push(self.size().await);
         findings.push(Finding::new(
             Level::Good,
@@ -63,8 +63,17 @@ impl EtcdStore {
         Ok(Guarantees::new(format!("etcd {major}.{minor}.{patch}"), findings))
     }
 
+    /// What the member that we are connected to says: enough to refuse or warn at once.
+    pub(crate) async fn first_look(&self) -> Result<Vec<Finding>, LockError> {
+        let status = self.status_on(&*self.link.wire().await?).await?;
+        Ok(std::iter::once(release(version(&status.version))).chain(alarms(&status)).collect())
+    }
+
     async fn status(&self, member: usize) -> Result<StatusResponse, LockError> {
-        let wire = self.link.open(member).await?;
+        self.status_on(&self.link.open(member).await?).await
+    }
+
+    async fn status_on(&self, wire: &Wire) -> Result<StatusResponse, LockError> {
         let mut client = MaintenanceClient::new(wire.channel.clone());
         match self.link.timely(client.status(wire.request(StatusRequest {}))).await {
             Ok(status) => Ok(status.into_inner()),
@@ -100,6 +109,10 @@ fn redundancy(voters: usize) -> Finding {
     } else {
         Finding::new(Level::Good, "redundancy", found)
     }
+}
+
+fn alarms(status: &StatusResponse) -> impl Iterator<Item = Finding> {
+    status.errors.iter().map(|alarm| alarmed(alarm))
 }
 
 fn alarmed(alarm: &str) -> Finding {

@@ -12,10 +12,13 @@ use holdtight_core::{
 };
 
 use crate::config::EtcdConfig;
+use crate::error::Effect;
 use crate::lease::span;
 use crate::line::Line;
 use crate::link::Link;
 use crate::names::Names;
+use crate::proto::TxnRequest;
+use crate::txn::{oldest, put, read, was_created};
 
 /// How many leases one batch extends: etcd takes at most 128 steps in a transaction.
 const MAX_BATCH: usize = 100;
@@ -76,15 +79,27 @@ impl EtcdStore {
         link.let_go(shortest.id);
         let min_ttl = span(shortest.seconds);
         let store = Self { config, link, line: Arc::default(), names, min_ttl };
-        // The right to the prefix is missing for good: better said now than at the first lock.
-        store.find_all("", 1).await?;
+        store.rehearse().await?;
         store.admit().await?;
         Ok(store)
     }
 
+    /// Whether this user may read and write under the prefix: better said now than at the first lock.
+    ///
+    /// etcd checks the rights to all steps of a transaction, also of the branch that it does not take.
+    async fn rehearse(&self) -> Result<(), LockError> {
+        let range = self.names.all("");
+        let never = TxnRequest {
+            compare: vec![was_created(&range.start, i64::MAX)],
+            success: vec![read(oldest(&range)), put(&range.start, Vec::new(), 0)],
+            failure: Vec::new(),
+        };
+        self.link.txn(Effect::Harmless, never).await.map(drop)
+    }
+
     /// Refuses a cluster that cannot keep locks, and warns of one that keeps them badly.
     async fn admit(&self) -> Result<(), LockError> {
-        for finding in &self.examine().await?.findings {
+        for finding in self.first_look().await? {
             match finding.level {
                 Level::Good => {}
                 Level::Unsafe => {

@@ -206,3 +206,74 @@ impl Link {
         Ok((checked(answer)?, more))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use holdtight_core::ErrorKind;
+
+    use super::*;
+    use crate::proto::{DeleteRangeResponse, PutResponse, ResponseHeader};
+
+    fn step(response: response_op::Response) -> ResponseOp {
+        ResponseOp { response: Some(response) }
+    }
+
+    fn keys(kvs: Vec<KeyValue>) -> ResponseOp {
+        step(response_op::Response::ResponseRange(RangeResponse {
+            kvs,
+            ..RangeResponse::default()
+        }))
+    }
+
+    fn answer(revision: i64, responses: Vec<ResponseOp>) -> Result<Answer, LockError> {
+        let header = Some(ResponseHeader { revision, ..ResponseHeader::default() });
+        Answer::from(TxnResponse { header, succeeded: true, responses }, [1, 0])
+    }
+
+    fn sound() -> KeyValue {
+        KeyValue { key: b"k".to_vec(), create_revision: 3, mod_revision: 4, ..KeyValue::default() }
+    }
+
+    #[test]
+    fn a_sound_answer_is_read() {
+        let mut read = answer(9, vec![keys(vec![sound()])]).unwrap();
+        assert_eq!(read.key().unwrap(), Some(sound()));
+        assert_eq!(answer(9, vec![keys(Vec::new())]).unwrap().key().unwrap(), None);
+    }
+
+    #[test]
+    fn an_answer_that_does_not_fit_is_nothing_but_an_error() {
+        let put = || step(response_op::Response::ResponsePut(PutResponse {}));
+        for misfit in [
+            answer(9, Vec::new()),
+            answer(9, vec![put(), put()]),
+            answer(0, vec![put()]),
+            answer(-1, vec![put()]),
+        ] {
+            assert_eq!(misfit.unwrap_err().kind(), ErrorKind::Internal);
+        }
+        for (what, change) in [
+            ("no name", KeyValue { key: Vec::new(), ..sound() }),
+            ("never made", KeyValue { create_revision: 0, ..sound() }),
+            ("touched before it was made", KeyValue { mod_revision: 2, ..sound() }),
+        ] {
+            let error = answer(9, vec![keys(vec![change])]).unwrap().keys().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Internal, "{what}");
+        }
+        assert!(answer(9, vec![put()]).unwrap().keys().is_err(), "a put is no read");
+        assert!(answer(9, vec![ResponseOp { response: None }]).unwrap().put().is_err());
+        let gone = |deleted, prev_kvs| {
+            let gone = DeleteRangeResponse { deleted, prev_kvs };
+            answer(9, vec![step(response_op::Response::ResponseDeleteRange(gone))])
+                .unwrap()
+                .deleted()
+        };
+        assert_eq!(gone(1, vec![sound()]).unwrap(), Some(sound()));
+        assert_eq!(gone(0, Vec::new()).unwrap(), None);
+        for (deleted, shown) in
+            [(1, Vec::new()), (0, vec![sound()]), (2, vec![sound()]), (-1, vec![sound()])]
+        {
+            assert!(gone(deleted, shown).is_err(), "{deleted} deleted");
+        }
+    }
+}

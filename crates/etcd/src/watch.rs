@@ -1,8 +1,8 @@
 //! Watches the one entry before ours in a lock's queue, and rings when it is gone.
 //!
-//! A broken stream is opened again, on another member if need be, from the revision where it broke, so that no event is
-//! missed; one that cannot be continued because etcd has compacted its history rings at once. Rings are hints: the
-//! waiter asks again anyway, now and then.
+//! Before a broken stream is opened again, on another member if need be, the entry is read: what happened meanwhile may
+//! no longer be in etcd's history, and servers before 3.4.36, 3.5.19 and 3.6 lose the deletion that stands exactly where
+//! the history begins. Rings are hints: the waiter asks again anyway, now and then.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,11 +12,12 @@ use tonic::Status;
 
 use crate::error::Fault;
 use crate::line::Line;
-use crate::link::Link;
+use crate::link::{Link, Wire};
 use crate::proto::event::EventType;
 use crate::proto::watch_client::WatchClient;
 use crate::proto::watch_create_request::FilterType;
 use crate::proto::{WatchCreateRequest, WatchRequest, watch_request};
+use crate::txn::single;
 
 /// How soon a broken stream is opened again, and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -33,10 +34,12 @@ pub(crate) struct Watch {
 
 /// Why a stream ended.
 enum End {
-    /// The entry is gone, or nobody can tell any more.
-    Ring,
-    /// The member or the connection failed.
-    Broken(Status),
+    /// The entry is gone.
+    Gone,
+    /// This user may not watch it.
+    Refused,
+    /// The member or the connection failed, or the history has been compacted.
+    Broken,
 }
 
 impl Watch {
@@ -44,37 +47,45 @@ impl Watch {
     pub(crate) async fn run(mut self) {
         let mut pause = PAUSE.0;
         loop {
-            let before = self.from;
-            let Ok(wire) = self.link.wire().await else {
-                rest(&mut pause).await;
-                continue;
+            let opened = tokio::time::Instant::now();
+            let end = match self.link.wire().await {
+                Ok(wire) => self.follow(&wire).await,
+                Err(_) => End::Broken,
             };
-            match self.follow(&wire).await {
-                End::Ring => {
-                    if let Some(line) = self.line.upgrade() {
-                        line.ring(&self.lock);
-                    }
-                    return;
-                }
-                End::Broken(status) => {
-                    let fault = Fault::read(&status);
-                    self.link.blame(&wire, fault);
-                    tracing::debug!(?fault, "a watch broke");
-                    if let Fault::Final(..) = fault {
-                        // It would be refused again; the waiter's timer does without.
-                        return;
-                    }
-                }
+            match end {
+                End::Gone => return self.ring(),
+                // It would be refused again; the waiter's timer does without.
+                End::Refused => return,
+                End::Broken => {}
             }
-            if self.from > before {
+            if opened.elapsed() > PAUSE.1 {
                 pause = PAUSE.0;
             }
-            rest(&mut pause).await;
+            loop {
+                tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+                pause = (pause * 2).min(PAUSE.1);
+                let Ok(mut answer) = self.link.read(vec![single(&self.entry)]).await else {
+                    continue;
+                };
+                match answer.key() {
+                    Ok(Some(_)) => {
+                        self.from = answer.revision + 1;
+                        break;
+                    }
+                    _ => return self.ring(),
+                }
+            }
+        }
+    }
+
+    fn ring(&self) {
+        if let Some(line) = self.line.upgrade() {
+            line.ring(&self.lock);
         }
     }
 
     /// Follows one stream to its end.
-    async fn follow(&mut self, wire: &Arc<crate::link::Wire>) -> End {
+    async fn follow(&self, wire: &Arc<Wire>) -> End {
         let create = WatchCreateRequest {
             key: self.entry.clone(),
             start_revision: self.from,
@@ -88,38 +99,31 @@ impl Watch {
         let opening = client.watch(wire.request(questions));
         let mut stream = match self.link.timely(opening).await {
             Ok(stream) => stream.into_inner(),
-            Err(status) => return End::Broken(status),
+            Err(status) => return self.broken(wire, &status),
         };
         loop {
             let answer = match stream.message().await {
                 Ok(Some(answer)) => answer,
-                Ok(None) => return End::Broken(Status::unavailable("the watch ended")),
-                Err(status) => return End::Broken(status),
+                Ok(None) => return self.broken(wire, &Status::unavailable("the watch ended")),
+                Err(status) => return self.broken(wire, &status),
             };
-            let gone = |event: &crate::proto::Event| event.r#type() == EventType::Delete;
-            if answer.compact_revision > 0 || answer.events.iter().any(gone) {
-                return End::Ring;
+            if answer.events.iter().any(|event| event.r#type() == EventType::Delete) {
+                return End::Gone;
             }
+            if answer.canceled && answer.cancel_reason.contains("permission denied") {
+                return End::Refused;
+            }
+            // Compacted, or the member is about to go.
             if answer.canceled {
-                let reason = answer.cancel_reason;
-                return End::Broken(if reason.contains("permission denied") {
-                    Status::permission_denied(reason)
-                } else {
-                    Status::unavailable(reason)
-                });
-            }
-            // All events up to this revision have been sent.
-            if let Some(header) = answer.header
-                && !answer.created
-            {
-                self.from = self.from.max(header.revision + 1);
+                return End::Broken;
             }
         }
     }
-}
 
-/// Sleeps, longer each time, and not in step with others.
-async fn rest(pause: &mut Duration) {
-    tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-    *pause = (*pause * 2).min(PAUSE.1);
+    fn broken(&self, wire: &Arc<Wire>, status: &Status) -> End {
+        let fault = Fault::read(status);
+        tracing::debug!(?fault, "a watch broke");
+        self.link.blame(wire, fault);
+        if let Fault::Final(..) = fault { End::Refused } else { End::Broken }
+    }
 }

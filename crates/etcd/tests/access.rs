@@ -12,22 +12,25 @@ use support::{
     release, secret, subscribe, taken_in_turn,
 };
 
-/// Turns authentication on: `root`, and `ann` who may use the prefix `holdtight/` and nothing else.
+/// Turns authentication on: `root`, `ann` who may use the prefix `holdtight/` and nothing else, and `bob` who may only
+/// read there.
 async fn lock_down(server: &Etcd) {
-    for (user, password) in [("root", "r00t"), ("ann", "p@ss/w:rd")] {
+    for (user, password) in [("root", "r00t"), ("ann", "p@ss/w:rd"), ("bob", "b0b")] {
         admin(server, "auth/user/add", &format!(r#"{{"name":"{user}","password":"{password}"}}"#))
             .await;
     }
-    for role in ["root", "locks"] {
+    for role in ["root", "locks", "looks"] {
         admin(server, "auth/role/add", &format!(r#"{{"name":"{role}"}}"#)).await;
     }
-    let right = format!(
-        r#"{{"name":"locks","perm":{{"permType":"READWRITE","key":"{}","range_end":"{}"}}}}"#,
-        base64(b"holdtight/"),
-        base64(b"holdtight0")
-    );
-    admin(server, "auth/role/grant", &right).await;
-    for (user, role) in [("root", "root"), ("ann", "locks")] {
+    for (role, kind) in [("locks", "READWRITE"), ("looks", "READ")] {
+        let right = format!(
+            r#"{{"name":"{role}","perm":{{"permType":"{kind}","key":"{}","range_end":"{}"}}}}"#,
+            base64(b"holdtight/"),
+            base64(b"holdtight0")
+        );
+        admin(server, "auth/role/grant", &right).await;
+    }
+    for (user, role) in [("root", "root"), ("ann", "locks"), ("bob", "looks")] {
         admin(server, "auth/user/grant", &format!(r#"{{"user":"{user}","role":"{role}"}}"#)).await;
     }
     admin(server, "auth/enable", "{}").await;
@@ -65,6 +68,7 @@ on_etcd! {
             (url(server, "eve:hunter2", ""), "password"),
             (server.url(), "asks for a user"),
             (url(server, ANN, "/elsewhere"), "readwrite"),
+            (url(server, "bob:b0b", ""), "readwrite"),
         ] {
             let error = EtcdStore::connect(&wrong).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::AuthFailed, "{error}");

@@ -53,7 +53,7 @@ on_etcd! {
         while let Some(waiter) = waiters.join_next().await {
             waiter.unwrap();
         }
-        let order = order.lock().unwrap();
+        let order = order.lock().unwrap().clone();
         assert!(order.iter().map(|(n, _)| *n).eq(0..4), "{order:?}");
         assert!(order.is_sorted_by(|one, next| one.1 < next.1), "{order:?}");
         until("nothing stays behind", async || entries(server).await == 0).await;

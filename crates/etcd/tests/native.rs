@@ -165,7 +165,7 @@ on_etcd! {
             }
             while let Some(answer) = calls.join_next().await {
                 match answer.unwrap() {
-                    Ok(Extension::Extended(lease)) => assert_eq!(lease.fence, fence),
+                    Ok(Extension::Extended(now)) => assert_eq!(now.fence, fence),
                     // Too many at once on one lock is an answer; a lost lock is not.
                     Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
                     Ok(other) => panic!("{other:?}"),
