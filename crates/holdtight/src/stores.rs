@@ -61,6 +61,7 @@ const STORES: &[Row] = &[
         feature: "postgres",
         open: compiled!("postgres", postgres),
     },
+    Row { schemes: &["etcd", "etcds"], feature: "etcd", open: compiled!("etcd", etcd) },
 ];
 
 /// Opens the store that `url` names.
@@ -148,6 +149,13 @@ fn file(url: &StoreUrl) -> Opening<'_> {
 fn redis(url: &StoreUrl) -> Opening<'_> {
     Box::pin(async {
         Ok(Arc::new(holdtight_redis::RedisStore::connect(url.expose()).await?) as Arc<dyn Backend>)
+    })
+}
+
+#[cfg(feature = "etcd")]
+fn etcd(url: &StoreUrl) -> Opening<'_> {
+    Box::pin(async {
+        Ok(Arc::new(holdtight_etcd::EtcdStore::connect(url.expose()).await?) as Arc<dyn Backend>)
     })
 }
 
