@@ -25,11 +25,7 @@
 //! | `memory:NAME` | always there | nothing | one process; shared by all who use the name while somebody has it |
 //! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | the client `redis`, with TLS | Redis and Valkey |
 //! | `postgres://…` | `postgres` | the client `tokio-postgres`, with TLS | PostgreSQL |
-<<<<<<< HEAD
 //! | `etcd://…` | `etcd` | gRPC by `tonic`, with TLS | etcd |
-//! | `memory:NAME` | always there | nothing | one process; shared by all who use the name while somebody has it |
-=======
->>>>>>> cli
 //!
 //! A store of your own implements [`Backend`] and goes to [`DistributedLock::builder`].
 //!
