@@ -23,6 +23,8 @@
 //! | `file:/directory` | `file` (default) | the same | the same, in a directory of your choice |
 //! | `memory:` | always there | nothing | one process, tests; private to the value |
 //! | `memory:NAME` | always there | nothing | one process; shared by all who use the name while somebody has it |
+//! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | the client `redis`, with TLS | Redis and Valkey |
+//! | `postgres://…` | `postgres` | the client `tokio-postgres`, with TLS | PostgreSQL |
 //!
 //! A store of your own implements [`Backend`] and goes to [`DistributedLock::builder`].
 //!
@@ -39,5 +41,5 @@ mod url;
 #[doc(inline)]
 pub use holdtight_core::*;
 pub use lock::{Builder, ByUrl, DistributedLock, IntoStore, Ready};
-pub use stores::open;
+pub use stores::{migrate, open};
 pub use url::StoreUrl;
