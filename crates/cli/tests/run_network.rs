@@ -7,7 +7,7 @@ mod run_harness;
 use holdtight_testkit::servers::{Program, Redis};
 use rustix::process::Signal;
 
-use run_harness::{Bench, Started, code, eventually, runs, stderr, stdout};
+use run_harness::{Bench, INSPECT, STUBBORN, Started, code, runs, stderr, stdout};
 
 /// A server, or `None` with a word about it where there is no Redis.
 async fn server(arguments: &[&str]) -> Option<Redis> {
@@ -21,10 +21,6 @@ async fn server(arguments: &[&str]) -> Option<Redis> {
 fn start(bench: &Bench, server: &Redis, arguments: &[&str]) -> Started {
     Started::new(bench.holdtight(arguments).env("HOLDTIGHT_STORE", server.url()))
 }
-
-/// A command and a grandchild that both ignore TERM.
-const STUBBORN: &str = "trap '' TERM; (trap '' TERM; echo $BASHPID > grandchild; while :; do sleep 0.05; done) & \
-                        echo $$ > child; while :; do sleep 0.05; done";
 
 #[tokio::test]
 async fn a_server_that_is_dead_or_hangs_at_the_end_keeps_neither_the_exit_nor_the_code() {
@@ -77,15 +73,11 @@ async fn a_killed_wrapper_leaves_a_lease_and_nobody_who_works_under_it() {
         ["run", "k", "--ttl", "4s", "--kill-after", "500ms", "--", "bash", "-c", STUBBORN];
     let holder = start(&bench, &server, &arguments);
     let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
-    let waiter = start(
-        &bench,
-        &server,
-        &["run", "k", "--", "sh", "-c", "kill -0 $(cat child) $(cat grandchild)"],
-    );
+    let waiter = start(&bench, &server, &["run", "k", "--", "bash", "-c", INSPECT]);
     holder.signal(Signal::KILL);
     let output = waiter.finish();
-    assert_ne!(code(&output), 0, "somebody was there: {}", stderr(&output));
-    eventually("the end of both", || !runs(child) && !runs(grandchild));
+    assert_eq!(stdout(&output), "child gone\ngrandchild gone\n", "{}", stderr(&output));
+    assert!(!runs(child) && !runs(grandchild));
 }
 
 #[tokio::test]
