@@ -10,6 +10,7 @@ use crate::backend::Liveness;
 use crate::engine::Engine;
 use crate::error::LockError;
 use crate::handle::{Held, LockHandle};
+use crate::key::Key;
 use crate::owner::Owner;
 use crate::retry::RetryPolicy;
 use crate::spec::Spec;
@@ -18,8 +19,9 @@ use crate::wait::{self, Outcome};
 /// The future of an acquire call.
 pub type Acquiring<T> = Pin<Box<dyn Future<Output = Result<T, LockError>> + Send + 'static>>;
 
+/// The options that every way of taking a lock has.
 macro_rules! options {
-    ($builder:ident) => {
+    ($builder:ident, $what:ident) => {
         impl $builder {
             /// The lease: how long the lock lasts if nothing is heard from its holder. Default 30 s.
             pub fn ttl(mut self, ttl: Duration) -> Self {
@@ -65,7 +67,9 @@ macro_rules! options {
 
         impl fmt::Debug for $builder {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.debug_struct(stringify!($builder)).field("key", &self.key).finish_non_exhaustive()
+                f.debug_struct(stringify!($builder))
+                    .field(stringify!($what), &self.$what)
+                    .finish_non_exhaustive()
             }
         }
     };
@@ -75,7 +79,7 @@ macro_rules! options {
 #[must_use = "nothing happens until it is awaited"]
 pub struct Acquire {
     engine: Arc<Engine>,
-    key: String,
+    key: Result<Key, LockError>,
     spec: Arc<Spec>,
 }
 
@@ -83,34 +87,49 @@ pub struct Acquire {
 #[must_use = "nothing happens until it is awaited"]
 pub struct TryAcquire {
     engine: Arc<Engine>,
-    key: String,
+    key: Result<Key, LockError>,
     spec: Arc<Spec>,
 }
 
-options!(Acquire);
-options!(TryAcquire);
+options!(Acquire, key);
+options!(TryAcquire, key);
+
+/// The options of those that wait.
+macro_rules! wait_options {
+    ($builder:ident) => {
+        impl $builder {
+            /// How long to wait if a lock is busy. Zero makes one attempt. Default 5 s.
+            pub fn wait(mut self, wait: Duration) -> Self {
+                self.spec().wait = Some(wait);
+                self
+            }
+
+            /// Waits until it can be had, however long that takes.
+            pub fn wait_forever(mut self) -> Self {
+                self.spec().wait = None;
+                self
+            }
+
+            /// How a busy lock is rechecked.
+            pub fn retry(mut self, retry: RetryPolicy) -> Self {
+                self.spec().retry = retry;
+                self
+            }
+        }
+    };
+}
+
+wait_options!(Acquire);
+
+pub(crate) use {options, wait_options};
 
 impl Acquire {
     pub(crate) fn new(engine: &Arc<Engine>, key: &str) -> Self {
-        Self { engine: Arc::clone(engine), key: key.to_owned(), spec: Arc::clone(&engine.defaults) }
-    }
-
-    /// How long to wait if the lock is busy. Zero makes one attempt. Default 5 s.
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.spec().wait = Some(wait);
-        self
-    }
-
-    /// Waits until the lock is free, however long that takes.
-    pub fn wait_forever(mut self) -> Self {
-        self.spec().wait = None;
-        self
-    }
-
-    /// How a busy lock is rechecked.
-    pub fn retry(mut self, retry: RetryPolicy) -> Self {
-        self.spec().retry = retry;
-        self
+        Self {
+            engine: Arc::clone(engine),
+            key: engine.key(key),
+            spec: Arc::clone(&engine.defaults),
+        }
     }
 
     /// Takes the lock, runs `work` under it, and gives it back. The work is dropped if the lock is lost.
@@ -166,7 +185,7 @@ impl TryAcquire {
         if !spec.tries_once() {
             Arc::make_mut(&mut spec).wait = Some(Duration::ZERO);
         }
-        Self { engine: Arc::clone(engine), key: key.to_owned(), spec }
+        Self { engine: Arc::clone(engine), key: engine.key(key), spec }
     }
 }
 
@@ -176,7 +195,7 @@ impl IntoFuture for Acquire {
 
     fn into_future(self) -> Acquiring<LockHandle> {
         Box::pin(async move {
-            match wait::acquire(self.engine, &self.key, self.spec).await? {
+            match wait::acquire(self.engine, self.key?, self.spec).await? {
                 Outcome::Held(handle) => Ok(handle),
                 Outcome::Busy(error) => Err(error),
             }
@@ -190,7 +209,7 @@ impl IntoFuture for TryAcquire {
 
     fn into_future(self) -> Acquiring<Option<LockHandle>> {
         Box::pin(async move {
-            match wait::acquire(self.engine, &self.key, self.spec).await? {
+            match wait::acquire(self.engine, self.key?, self.spec).await? {
                 Outcome::Held(handle) => Ok(Some(handle)),
                 Outcome::Busy(_) => Ok(None),
             }

@@ -9,6 +9,7 @@
 mod acquire;
 mod backend;
 mod clock;
+mod election;
 mod engine;
 mod error;
 mod event;
@@ -24,9 +25,11 @@ mod memory;
 mod owner;
 mod queue;
 mod reaper;
+mod register;
 mod release;
 mod retry;
 mod secret;
+mod set;
 mod spec;
 mod sync;
 mod token;
@@ -39,6 +42,7 @@ pub use backend::{
     Transfer, TransferRequest, WakeUps,
 };
 pub use clock::{BootClock, Clock, ManualClock, Moment, TokioClock};
+pub use election::{Election, Leadership};
 pub use error::{ErrorKind, LockError};
 pub use event::{Event, EventKind};
 pub use fence::Fence;
@@ -50,6 +54,8 @@ pub use lease::{DEFAULT_TTL, MAX_TTL, MIN_TTL, margin, valid_until};
 pub use lock::{Builder, DistributedLock};
 pub use memory::MemoryStore;
 pub use owner::Owner;
+pub use register::FencedRegister;
 pub use retry::{Jitter, RetryPolicy};
 pub use secret::Secret;
+pub use set::{AcquireAll, LockSet};
 pub use token::LockToken;

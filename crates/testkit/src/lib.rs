@@ -19,14 +19,17 @@
 //! ```
 //!
 //! - [`conformance`]: the suite; each trial has its own store, its own runtime and a hard time limit.
+//! - [`Chaos`]: any store, made unreliable by script or by seed.
 //! - [`Proxy`]: a TCP proxy that delays, drops, cuts and counts, between a store and its server.
 //! - `servers` (feature `servers`, Unix): real Redis, PostgreSQL, memcached, etcd and Firestore on free ports.
 
+mod chaos;
 pub mod conformance;
 mod fixture;
 mod proxy;
 #[cfg(all(unix, feature = "servers"))]
 pub mod servers;
 
+pub use chaos::{Call, CallOutcome, Chaos, Fault, Method};
 pub use fixture::Fixture;
 pub use proxy::{Flow, Proxy, Traffic};

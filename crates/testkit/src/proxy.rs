@@ -256,8 +256,7 @@ struct Direction {
 impl Direction {
     async fn pump(mut self, flow: impl Fn(&Faults) -> Flow, count: impl Fn(u64)) {
         let mut buffer = vec![0; 16 * 1024];
-        loop {
-            let Ok(read @ 1..) = self.from.read(&mut buffer).await else { break };
+        while let Ok(read @ 1..) = self.from.read(&mut buffer).await {
             count(read as u64);
             if self.forward(&buffer[..read], &flow).await.is_err() {
                 break;

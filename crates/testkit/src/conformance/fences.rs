@@ -72,7 +72,7 @@ async fn a_fence_stays_that_of_its_grant(stage: &Stage) {
 }
 
 async fn fences_rise_in_the_order_of_grants_under_contention(stage: &Stage) {
-    const ROUNDS: usize = 60;
+    const ROUNDS: usize = 120;
     let key = stage.key("fences");
     let seen = Arc::new(Mutex::new(Vec::new()));
     let mut crowd = tokio::task::JoinSet::new();
@@ -98,8 +98,7 @@ async fn fences_rise_in_the_order_of_grants_under_contention(stage: &Stage) {
     while let Some(worker) = crowd.join_next().await {
         worker.unwrap();
     }
-    let seen = seen.lock().unwrap();
-    for pair in seen.windows(2) {
+    for pair in seen.lock().unwrap().windows(2) {
         assert!(pair[0] < pair[1], "granted one after the other: {} then {}", pair[0], pair[1]);
     }
     assert!(Arc::clone(&stage.store).lookup(key).await.unwrap().is_none(), "all gave it back");

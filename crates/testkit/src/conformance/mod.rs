@@ -6,6 +6,8 @@
 mod case;
 mod crowd;
 mod detach;
+mod engine_hold;
+mod engine_wait;
 mod exclusion;
 mod expiry;
 mod extension;
@@ -15,6 +17,7 @@ mod keys;
 mod list;
 mod lookup;
 mod many_keys;
+mod model;
 mod network;
 mod ownership;
 mod place;
@@ -49,10 +52,13 @@ const THEMES: &[(&str, &[Case])] = &[
     ("many_keys", many_keys::CASES),
     ("force_release", force_release::CASES),
     ("wake_up", wake_up::CASES),
+    ("model", model::CASES),
     ("crowd", crowd::CASES),
     ("processes", processes::CASES),
     ("processes", processes::LIVENESS_CASES),
     ("network", network::CASES),
+    ("engine_wait", engine_wait::CASES),
+    ("engine_hold", engine_hold::CASES),
 ];
 
 /// Runs the whole suite on one store and exits the process: the `main` of a test file with `harness = false`.
@@ -85,6 +91,7 @@ pub fn run<F: Fixture>() -> ! {
 #[derive(Debug)]
 pub struct Suite {
     limit: Duration,
+    only: Vec<String>,
     without: Vec<String>,
     trials: Vec<Plan>,
 }
@@ -116,7 +123,8 @@ pub enum Outcome {
 impl Suite {
     /// An empty suite: add stores with [`on`](Self::on).
     pub fn new() -> Self {
-        Self { limit: Duration::from_secs(120), without: Vec::new(), trials: Vec::new() }
+        let (only, without, trials) = (Vec::new(), Vec::new(), Vec::new());
+        Self { limit: Duration::from_secs(120), only, without, trials }
     }
 
     /// Adds all trials for one store.
@@ -138,6 +146,12 @@ impl Suite {
     /// How long one trial may take, its store's start not counted; two minutes unless said otherwise.
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
+        self
+    }
+
+    /// Keeps only trials whose name contains `part`, or that of another call of this.
+    pub fn only(mut self, part: impl Into<String>) -> Self {
+        self.only.push(part.into());
         self
     }
 
@@ -167,10 +181,13 @@ impl Suite {
     }
 
     fn chosen(self) -> impl Iterator<Item = Plan> {
-        let without = self.without;
-        self.trials
+        let Self { only, without, trials, .. } = self;
+        let named = |parts: &[String], plan: &Plan| {
+            parts.iter().any(|part| plan.name.contains(part.as_str()))
+        };
+        trials
             .into_iter()
-            .filter(move |plan| !without.iter().any(|part| plan.name.contains(part.as_str())))
+            .filter(move |plan| (only.is_empty() || named(&only, plan)) && !named(&without, plan))
     }
 }
 

@@ -18,6 +18,7 @@ pub(super) const CASES: &[Case] = cases![if Proxy;
     a_grant_whose_reply_was_lost_is_not_called_undone,
     a_grant_cut_off_on_its_way_is_not_called_undone,
     a_release_whose_reply_was_lost_is_not_called_undone,
+    a_release_cut_off_on_its_way_is_not_called_somebody_elses,
     an_extension_whose_reply_was_lost_is_not_called_undone,
     a_server_that_is_gone_is_an_error_and_its_return_is_noticed,
     every_call_into_a_black_hole_ends,
@@ -134,6 +135,7 @@ async fn a_grant_cut_off_on_its_way_is_not_called_undone(stage: &Stage) {
             })
             .await;
         proxy(stage).cut();
+        proxy(stage).heal();
         let answer = ends(call).await.unwrap();
         works_again(stage).await;
         match answer {
@@ -158,6 +160,35 @@ async fn a_release_whose_reply_was_lost_is_not_called_undone(stage: &Stage) {
         must_be_unknown(&lost, "the release");
     }
     settle(stage, &key, &owner).await;
+}
+
+/// A store that asks again by itself hears "not held" of the second release: its holder would be told of a loss.
+async fn a_release_cut_off_on_its_way_is_not_called_somebody_elses(stage: &Stage) {
+    for round in 0..5 {
+        let key = stage.key(&format!("network:{round}"));
+        let (owner, _) = stage.taken(&key, stage.long()).await;
+        let before = proxy(stage).traffic();
+        proxy(stage).replies(Flow::Hold);
+        let call = tokio::spawn(Arc::clone(&stage.store).release(key.clone(), owner.clone()));
+        stage
+            .until("the server answers", async || {
+                call.is_finished() || proxy(stage).traffic().received > before.received
+            })
+            .await;
+        proxy(stage).cut();
+        proxy(stage).heal();
+        let answer = ends(call).await.unwrap();
+        works_again(stage).await;
+        match answer {
+            Ok(Release::Released) => assert!(stage.lookup(&key).await.is_none(), "it was released"),
+            Ok(_) => panic!("the release of our own lock was answered with \"not held\""),
+            Err(lost) if stage.lookup(&key).await.is_none() => {
+                must_be_unknown(&lost, "the release");
+            }
+            Err(_) => {}
+        }
+        settle(stage, &key, &owner).await;
+    }
 }
 
 async fn an_extension_whose_reply_was_lost_is_not_called_undone(stage: &Stage) {
@@ -259,7 +290,7 @@ async fn exclusion_survives_a_network_that_breaks_all_the_time(stage: &Stage) {
             }
         }
     }
-    let granted = granted.lock().unwrap();
+    let granted = std::mem::take(&mut *granted.lock().unwrap());
     assert!(granted.is_sorted_by(|one, next| one < next), "fences must rise: {granted:?}");
     stage.until("the key is free in the end", async || stage.lookup(&key).await.is_none()).await;
 }

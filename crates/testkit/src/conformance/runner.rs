@@ -53,7 +53,7 @@ fn in_runtime<F: Fixture>(case: &'static Case, limit: Duration) -> Outcome {
             Err(error) => return Outcome::Failed(format!("cannot start a runtime: {error}")),
         };
     let outcome = runtime.block_on(async {
-        let Ok(stage) = tokio::time::timeout(START_LIMIT, Stage::set::<F>()).await else {
+        let Ok(stage) = tokio::time::timeout(START_LIMIT, Stage::set::<F>(limit)).await else {
             return Outcome::Failed(format!("the fixture did not start within {START_LIMIT:?}"));
         };
         if let Some(why) = case.needs.iter().find_map(|need| need.unmet(&stage)) {

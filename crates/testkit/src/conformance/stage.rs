@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdtight_core::{
-    AcquireRequest, Attempt, Backend, BootClock, Busy, Capabilities, Clock, ExtendBy,
-    ExtendRequest, Extension, Fence, Holder, Key, Lease, LockError, ManualClock, Moment, Release,
-    Secret,
+    AcquireRequest, Attempt, Backend, BootClock, Busy, Capabilities, Clock, DistributedLock,
+    ExtendBy, ExtendRequest, Extension, Fence, Holder, Key, Lease, LockError, ManualClock, Moment,
+    Release, Secret,
 };
 
 use crate::{Fixture, Proxy};
 
-/// How long a trial waits for something that must happen: long enough for a starved machine.
+/// How long a trial waits at most for something that must happen: long enough for a starved machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One fresh store and what a trial needs to know of it.
@@ -23,6 +23,8 @@ pub(super) struct Stage {
     pub(super) address: Option<String>,
     pub(super) proxy: Option<Proxy>,
     pub(super) fixture_name: &'static str,
+    /// How long to wait for something that must happen: [`PATIENCE`], or less if the whole trial has little time.
+    pub(super) patience: Duration,
     clock: Option<ManualClock>,
     fixture: Box<dyn Opener>,
 }
@@ -39,7 +41,7 @@ impl<F: Fixture> Opener for F {
 }
 
 impl Stage {
-    pub(super) async fn set<F: Fixture>() -> Self {
+    pub(super) async fn set<F: Fixture>(limit: Duration) -> Self {
         let fixture = F::start().await;
         let store = Fixture::open(&fixture).await;
         Self {
@@ -48,6 +50,7 @@ impl Stage {
             address: fixture.address(),
             proxy: fixture.proxy(),
             fixture_name: F::NAME,
+            patience: PATIENCE.min(limit / 4),
             clock: fixture.clock(),
             fixture: Box::new(fixture),
         }
@@ -83,9 +86,25 @@ impl Stage {
         Duration::from_millis(short).clamp(self.capabilities.min_ttl, self.capabilities.max_ttl)
     }
 
+    /// A lease whose end the engine waits for, in real time whatever clock the store has.
+    pub(super) fn brief(&self) -> Duration {
+        Duration::from_secs(2).clamp(self.capabilities.min_ttl, self.capabilities.max_ttl)
+    }
+
+    /// The engine over one client of the store, with leases that do not end while a trial runs.
+    pub(super) fn engine(&self, store: &Arc<dyn Backend>) -> DistributedLock {
+        let builder = holdtight_core::Builder::shared(Arc::clone(store));
+        builder.ttl(self.long()).wait(self.patience).build().unwrap()
+    }
+
     /// Now, on the clock that [`Stage::pass`] moves.
     pub(super) fn now(&self) -> Moment {
         self.clock.as_ref().map_or_else(|| BootClock.now(), Clock::now)
+    }
+
+    /// Whether time can be made to go by without waiting for it.
+    pub(super) fn can_jump(&self) -> bool {
+        self.clock.is_some()
     }
 
     /// Lets time go by: by jumping, where the store's clock can be moved.
@@ -110,7 +129,8 @@ impl Stage {
         let started = tokio::time::Instant::now();
         let mut pause = Duration::from_millis(1);
         while !happened().await {
-            assert!(started.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain until {what}");
+            let waited = started.elapsed();
+            assert!(waited < self.patience, "waited {waited:?} in vain until {what}");
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(50));
         }

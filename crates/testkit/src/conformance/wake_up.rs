@@ -8,7 +8,7 @@ use holdtight_core::{
 };
 
 use super::case::{Case, cases};
-use super::stage::{PATIENCE, Stage, secret};
+use super::stage::{Stage, secret};
 
 pub(super) const CASES: &[Case] = cases![if WakeUps;
     a_release_is_heard,
@@ -36,9 +36,9 @@ async fn wait_in_line(
     (me, subscription)
 }
 
-async fn must_hear(subscription: &mut Subscription, what: &str) {
-    let heard = tokio::time::timeout(PATIENCE, subscription.heard()).await;
-    assert!(heard.is_ok(), "nothing heard of {what} for {PATIENCE:?}");
+async fn must_hear(stage: &Stage, subscription: &mut Subscription, what: &str) {
+    let heard = tokio::time::timeout(stage.patience, subscription.heard()).await;
+    assert!(heard.is_ok(), "nothing heard of {what} for {:?}", stage.patience);
 }
 
 /// Takes the key as the waiter `me` would after a wake-up: the place in the line is used up.
@@ -57,7 +57,7 @@ async fn a_release_is_heard(stage: &Stage) {
     let (owner, _) = stage.taken(&key, stage.long()).await;
     let (me, mut subscription) = wait_in_line(stage, &stage.store, &key).await;
     assert_eq!(stage.release(&key, &owner).await, Release::Released);
-    must_hear(&mut subscription, "a release").await;
+    must_hear(stage, &mut subscription, "a release").await;
     take_turn(stage, &stage.store, &key, &me).await;
 }
 
@@ -66,7 +66,7 @@ async fn a_release_is_heard_by_another_client(stage: &Stage) {
     let (owner, _) = stage.taken(&key, stage.long()).await;
     let (me, mut subscription) = wait_in_line(stage, &other, &key).await;
     assert_eq!(stage.release(&key, &owner).await, Release::Released);
-    must_hear(&mut subscription, "another client's release").await;
+    must_hear(stage, &mut subscription, "another client's release").await;
     take_turn(stage, &other, &key, &me).await;
 }
 
@@ -76,7 +76,7 @@ async fn every_release_is_heard_while_somebody_waits(stage: &Stage) {
         let (owner, _) = stage.taken(&key, stage.long()).await;
         let (me, mut subscription) = wait_in_line(stage, &other, &key).await;
         assert_eq!(stage.release(&key, &owner).await, Release::Released);
-        must_hear(&mut subscription, "a release").await;
+        must_hear(stage, &mut subscription, "a release").await;
         take_turn(stage, &other, &key, &me).await;
         let released = Arc::clone(&other).release(key.clone(), me).await.unwrap();
         assert_eq!(released, Release::Released);
@@ -100,7 +100,7 @@ async fn a_waiter_that_left_does_not_swallow_the_wake_up(stage: &Stage) {
         if let Attempt::Granted(_) = Arc::clone(&other).acquire(request()).await.unwrap() {
             break;
         }
-        assert!(started.elapsed() < PATIENCE * 2, "a waiter that left blocks the line");
+        assert!(started.elapsed() < stage.patience * 2, "a waiter that left blocks the line");
     }
 }
 
@@ -113,7 +113,7 @@ async fn a_waiter_that_withdrew_does_not_swallow_the_wake_up(stage: &Stage) {
     assert_eq!(stage.release(&key, &first).await, Release::NotHeld);
     drop(first_subscription);
     assert_eq!(stage.release(&key, &owner).await, Release::Released);
-    must_hear(&mut subscription, "a release after the first waiter withdrew").await;
+    must_hear(stage, &mut subscription, "a release after the first waiter withdrew").await;
     take_turn(stage, &other, &key, &me).await;
 }
 
@@ -126,5 +126,5 @@ async fn a_release_by_force_is_heard(stage: &Stage) {
     let (_, mut subscription) = wait_in_line(stage, &stage.store, &key).await;
     let freed = Arc::clone(&stage.store).force_release(key.clone(), lease.fence).await.unwrap();
     assert_eq!(freed, Release::Released);
-    must_hear(&mut subscription, "a release by force").await;
+    must_hear(stage, &mut subscription, "a release by force").await;
 }

@@ -1,0 +1,402 @@
+//! Several locks at once, all or none, without deadlock.
+//!
+//! Where the store can, all are taken in one step. Elsewhere nobody ever waits for one lock while holding another:
+//! wait for one, try the rest, and if one of those is busy give all back and wait for *that* one next.
+
+use std::fmt;
+use std::future::{Future, IntoFuture, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::acquire::{Acquiring, options, wait_options};
+use crate::backend::{Busy, Intent, Liveness, ManyAttempt, Subscription};
+use crate::clock::Moment;
+use crate::engine::Engine;
+use crate::error::{ErrorKind, LockError};
+use crate::fence::Fence;
+use crate::grant::Loss;
+use crate::handle::{Held, LockHandle};
+use crate::info::Holder;
+use crate::key::Key;
+use crate::owner::Owner;
+use crate::release::{withdraw, within};
+use crate::retry::RetryPolicy;
+use crate::secret::Secret;
+use crate::spec::{Spec, Wish};
+use crate::wait::{self, Outcome};
+
+/// The most locks that can be taken at once.
+const MOST: usize = 64;
+
+/// Several locks about to be taken: see [`DistributedLock::acquire_all`](crate::DistributedLock::acquire_all).
+#[must_use = "nothing happens until it is awaited"]
+pub struct AcquireAll {
+    engine: Arc<Engine>,
+    keys: Vec<String>,
+    spec: Arc<Spec>,
+}
+
+options!(AcquireAll, keys);
+wait_options!(AcquireAll);
+
+/// Several held locks, sorted by key. Dropping it gives all of them back.
+///
+/// If one is lost, none can be trusted: [`is_held`](Self::is_held) and [`lost`](Self::lost) speak for all.
+#[derive(Debug)]
+#[must_use = "a set that is dropped gives its locks back at once"]
+pub struct LockSet {
+    handles: Vec<LockHandle>,
+}
+
+impl AcquireAll {
+    pub(crate) fn new(engine: &Arc<Engine>, keys: Vec<String>) -> Self {
+        Self { engine: Arc::clone(engine), keys, spec: Arc::clone(&engine.defaults) }
+    }
+
+    /// Takes all locks, runs `work` under them, and gives them back. The work is dropped if any of them is lost.
+    ///
+    /// # Errors
+    /// Those of acquiring; [`Lost`](ErrorKind::Lost) if the work was stopped because a lock was lost.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, so is the work, and the locks are given back in the background.
+    pub async fn run<T, F>(self, work: F) -> Result<T, LockError>
+    where
+        F: AsyncFnOnce(Vec<Held>) -> T,
+    {
+        let set = self.into_future().await?;
+        let ended = tokio::select! {
+            biased;
+            (held, loss) = set.first_lost() => Err(held.lost_error(loss)),
+            out = work(set.held()) => Ok(out),
+        };
+        if ended.is_ok()
+            && let Err(error) = set.release().await
+        {
+            tracing::warn!(%error, "the work was done in time, but its locks could not be released as ours");
+        }
+        ended
+    }
+}
+
+impl IntoFuture for AcquireAll {
+    type Output = Result<LockSet, LockError>;
+    type IntoFuture = Acquiring<LockSet>;
+
+    fn into_future(self) -> Acquiring<LockSet> {
+        Box::pin(async move {
+            self.engine.check_open()?;
+            let keys = sorted(&self.engine, &self.keys)?;
+            self.spec.check(&self.engine.store)?;
+            let quest = Quest::new(self.engine, self.spec);
+            if quest.engine.store.acquire_many {
+                quest.in_one_step(keys).await
+            } else {
+                quest.one_by_one(keys).await
+            }
+        })
+    }
+}
+
+/// The keys as the user wrote them, checked, without repetition, in an order that is the same for everybody.
+fn sorted(engine: &Engine, keys: &[String]) -> Result<Vec<Key>, LockError> {
+    let mut checked = keys.iter().map(|key| engine.key(key)).collect::<Result<Vec<_>, _>>()?;
+    checked.sort();
+    checked.dedup();
+    if checked.is_empty() || checked.len() > MOST {
+        return Err(LockError::invalid_config(format!(
+            "{} keys were given; 1 to {MOST} can be taken at once",
+            checked.len()
+        )));
+    }
+    Ok(checked)
+}
+
+/// One call for several locks on its way.
+struct Quest {
+    engine: Arc<Engine>,
+    spec: Arc<Spec>,
+    started: Moment,
+    deadline: Moment,
+    attempts: u32,
+}
+
+impl Quest {
+    fn new(engine: Arc<Engine>, spec: Arc<Spec>) -> Self {
+        let started = engine.clock.now();
+        let deadline = spec.wait.map_or(Moment::FAR_FUTURE, |wait| started.after(wait));
+        Self { engine, spec, started, deadline, attempts: 0 }
+    }
+
+    async fn one_by_one(mut self, keys: Vec<Key>) -> Result<LockSet, LockError> {
+        let mut first = 0;
+        loop {
+            // Holding nothing, wait for the one that was busy last.
+            let wait = self.spec.wait.map(|_| self.deadline.since(self.engine.clock.now()));
+            let mut handles = match self.take(&keys[first], wait).await? {
+                Outcome::Held(handle) => vec![handle],
+                Outcome::Busy(error) => return Err(error),
+            };
+            let mut busy = None;
+            for (n, key) in keys.iter().enumerate().filter(|(n, _)| *n != first) {
+                match self.take(key, Some(Duration::ZERO)).await? {
+                    Outcome::Held(handle) => handles.push(handle),
+                    Outcome::Busy(error) => {
+                        busy = Some((n, error));
+                        break;
+                    }
+                }
+            }
+            let Some((n, error)) = busy else { return LockSet::new(handles) };
+            for handle in handles {
+                // Whatever this says, the lock is not ours any more, and that is all that matters here.
+                let _ = handle.release().await;
+            }
+            let now = self.engine.clock.now();
+            if now >= self.deadline || self.spec.retry.exhausted(self.attempts) {
+                return Err(error);
+            }
+            first = n;
+            self.attempts = self.attempts.saturating_add(1);
+            // Two callers that took turns in blocking each other must not stay in step.
+            let pause = self.spec.retry.delay(0, fastrand::f64()).mul_f64(fastrand::f64());
+            tokio::time::sleep(pause.min(self.deadline.since(now))).await;
+        }
+    }
+
+    async fn take(&self, key: &Key, wait: Option<Duration>) -> Result<Outcome, LockError> {
+        let spec = Arc::new(Spec { wait, ..Spec::clone(&self.spec) });
+        wait::acquire(Arc::clone(&self.engine), key.clone(), spec).await
+    }
+
+    async fn in_one_step(mut self, keys: Vec<Key>) -> Result<LockSet, LockError> {
+        let mut claim = Claim::new(Arc::clone(&self.engine), &keys, &self.spec)?;
+        let mut bell: Option<(Key, Subscription)> = None;
+        let mut outage: Option<Moment> = None;
+        loop {
+            self.engine.check_open()?;
+            let (key, busy) = match claim.attempt(self.attempt_limit()).await {
+                Ok(ManyAttempt::Granted(leases)) if leases.len() == keys.len() => {
+                    return claim.into_set(leases);
+                }
+                Ok(ManyAttempt::Granted(_)) => {
+                    return Err(LockError::internal(
+                        "the store granted another number of locks than was asked for",
+                    ));
+                }
+                Ok(ManyAttempt::Busy(key, busy)) => {
+                    outage = None;
+                    (key, busy)
+                }
+                Err(error) => {
+                    let now = self.engine.clock.now();
+                    let since = *outage.get_or_insert(now);
+                    let give_up = !error.kind().is_transient()
+                        || now.since(since) >= self.spec.retry.outage();
+                    if give_up || now >= self.deadline || self.spec.tries_once() {
+                        return Err(error);
+                    }
+                    (keys[0].clone(), Busy::new())
+                }
+            };
+            let now = self.engine.clock.now();
+            if now >= self.deadline || self.spec.retry.exhausted(self.attempts) {
+                return Err(self.timeout(&key, busy.holder));
+            }
+            if bell.as_ref().is_none_or(|(of, _)| *of != key) {
+                bell = self.listen(&key).await.map(|bell| (key, bell));
+                if bell.is_some() {
+                    continue;
+                }
+            }
+            let pause = self.spec.retry.delay(self.attempts, fastrand::f64());
+            let recheck = busy.retry_after.unwrap_or(Duration::MAX).max(Duration::from_millis(1));
+            self.attempts = self.attempts.saturating_add(1);
+            wait::heard(
+                bell.as_mut().map(|(_, bell)| bell),
+                pause.min(recheck).min(self.deadline.since(now)),
+            )
+            .await;
+        }
+    }
+
+    fn attempt_limit(&self) -> Duration {
+        self.engine.step_timeout.min(self.spec.ttl)
+    }
+
+    async fn listen(&self, key: &Key) -> Option<Subscription> {
+        let mut call = Arc::clone(&self.engine.backend).subscribe(key.clone());
+        within(self.engine.step_timeout, &mut call).await?.ok()
+    }
+
+    fn timeout(&self, key: &Key, holder: Option<Holder>) -> LockError {
+        LockError::new(ErrorKind::Timeout, "it stayed held, so none of the locks was taken")
+            .with_key(&self.engine.user_key(key))
+            .with_holder(holder)
+            .with_attempts(self.attempts + 1, self.engine.clock.now().since(self.started))
+    }
+}
+
+/// Secrets under which the store may hold something for us: given back unless they become a set.
+struct Claim {
+    engine: Arc<Engine>,
+    wishes: Vec<Wish>,
+    call: Option<crate::backend::Reply<ManyAttempt>>,
+    sent_at: Moment,
+    doubtful: bool,
+}
+
+impl Claim {
+    fn new(engine: Arc<Engine>, keys: &[Key], spec: &Arc<Spec>) -> Result<Self, LockError> {
+        let wish = |key: &Key| Ok(Wish::new(key.clone(), Secret::generate()?, Arc::clone(spec)));
+        let wishes = keys.iter().map(wish).collect::<Result<_, LockError>>()?;
+        let sent_at = engine.clock.now();
+        Ok(Self { engine, wishes, call: None, sent_at, doubtful: false })
+    }
+
+    async fn attempt(&mut self, limit: Duration) -> Result<ManyAttempt, LockError> {
+        let requests = self.wishes.iter().map(|wish| wish.request(Intent::Try)).collect();
+        self.sent_at = self.engine.clock.now();
+        let call = self.call.insert(Arc::clone(&self.engine.backend).acquire_many(requests));
+        let answer = within(limit, call).await;
+        if answer.is_some() {
+            self.call = None;
+        }
+        let answer =
+            answer.unwrap_or_else(|| Err(LockError::ambiguous("the store did not answer in time")));
+        self.doubtful |= answer.as_ref().is_err_and(|error| !error.kind().is_definite());
+        answer
+    }
+
+    fn into_set(mut self, leases: Vec<crate::backend::Lease>) -> Result<LockSet, LockError> {
+        let wishes = std::mem::take(&mut self.wishes);
+        let admit = |(wish, lease): (&Wish, _)| self.engine.admit(wish, lease, self.sent_at, None);
+        LockSet::new(wishes.iter().zip(leases).map(admit).collect())
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.call.is_none() && !self.doubtful {
+            return;
+        }
+        let (engine, call) = (Arc::clone(&self.engine), self.call.take());
+        let (wishes, sent_at) = (std::mem::take(&mut self.wishes), self.sent_at);
+        self.engine.reaper.submit(Box::pin(async move {
+            let Some(ttl) = wishes.first().map(|wish| wish.spec.ttl) else { return };
+            let until = sent_at.after(ttl);
+            let answered = match call {
+                Some(mut call) => matches!(within(ttl, &mut call).await, Some(Ok(_))),
+                None => false,
+            };
+            for wish in wishes {
+                withdraw(Arc::clone(&engine), wish, Vec::new(), until, !answered).await;
+            }
+        }));
+    }
+}
+
+impl LockSet {
+    fn new(mut handles: Vec<LockHandle>) -> Result<Self, LockError> {
+        handles.sort_by_key(LockHandle::key);
+        let set = Self { handles };
+        // While the last ones were taken, the first may have been lost.
+        set.check()?;
+        Ok(set)
+    }
+
+    /// The handles, sorted by key.
+    pub fn handles(&self) -> &[LockHandle] {
+        &self.handles
+    }
+
+    /// Takes the set apart.
+    pub fn into_handles(self) -> Vec<LockHandle> {
+        self.handles
+    }
+
+    /// Views of all locks, sorted by key.
+    pub fn held(&self) -> Vec<Held> {
+        self.handles.iter().map(LockHandle::held).collect()
+    }
+
+    /// Each key with its fence, sorted by key.
+    pub fn fences(&self) -> Vec<(Key, Fence)> {
+        self.handles.iter().map(|handle| (handle.key(), handle.fence())).collect()
+    }
+
+    /// Whether all of them are held. No I/O.
+    pub fn is_held(&self) -> bool {
+        self.handles.iter().all(LockHandle::is_held)
+    }
+
+    /// How long all of them are held at least.
+    pub fn remaining(&self) -> Duration {
+        self.handles.iter().map(LockHandle::remaining).min().unwrap_or_default()
+    }
+
+    /// An error if any of them is not held any more.
+    ///
+    /// # Errors
+    /// [`Lost`](ErrorKind::Lost), naming the key.
+    pub fn check(&self) -> Result<(), LockError> {
+        self.handles.iter().try_for_each(|handle| handle.held().check())
+    }
+
+    /// Resolves when the first of them is lost.
+    ///
+    /// # Cancel safety
+    /// Cancel-safe.
+    pub async fn lost(&self) -> (Key, Loss) {
+        let (held, loss) = self.first_lost().await;
+        (held.key(), loss)
+    }
+
+    async fn first_lost(&self) -> (Held, Loss) {
+        type Waiting<'a> = Pin<Box<dyn Future<Output = (Held, Loss)> + Send + 'a>>;
+        let wait = |handle: &LockHandle| -> Waiting<'_> {
+            let held = handle.held();
+            Box::pin(async move {
+                let loss = held.lost().await;
+                (held, loss)
+            })
+        };
+        let mut all: Vec<_> = self.handles.iter().map(wait).collect();
+        poll_fn(|cx| {
+            all.iter_mut()
+                .map(|one| one.as_mut().poll(cx))
+                .find(Poll::is_ready)
+                .unwrap_or(Poll::Pending)
+        })
+        .await
+    }
+
+    /// Gives all of them back.
+    ///
+    /// # Errors
+    /// The first error of any; all are tried.
+    ///
+    /// # Cancel safety
+    /// Cancel-safe: if the future is dropped, the releases go on in the background.
+    pub async fn release(self) -> Result<(), LockError> {
+        let mut outcome = Ok(());
+        for handle in self.handles {
+            outcome = outcome.and(handle.release().await);
+        }
+        outcome
+    }
+
+    /// Leaves all of them held for at least `duration` from now, and forgets them.
+    ///
+    /// # Errors
+    /// As [`LockHandle::keep_for`]; those that could not be kept are given back.
+    pub async fn keep_for(self, duration: Duration) -> Result<(), LockError> {
+        let mut outcome = Ok(());
+        for handle in self.handles {
+            outcome = outcome.and(handle.keep_for(duration).await);
+        }
+        outcome
+    }
+}
