@@ -31,9 +31,9 @@ async fn a_server_that_is_dead_or_hangs_at_the_end_keeps_neither_the_exit_nor_th
         let holder = start(&bench, &server, &["run", "k", "--ttl", "1h", "--", "sh", "-c", script]);
         bench.pid("child");
         if hangs {
-            server.process().pause()
+            server.process().pause();
         } else {
-            server.process().kill()
+            server.process().kill();
         }
         std::fs::write(bench.path("go"), "").unwrap();
         let output = holder.finish();
@@ -52,9 +52,9 @@ async fn a_server_that_dies_or_hangs_costs_the_command_its_life_before_the_lease
         let holder = start(&bench, &server, &arguments);
         let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
         if hangs {
-            server.process().pause()
+            server.process().pause();
         } else {
-            server.process().kill()
+            server.process().kill();
         }
         let output = holder.finish();
         assert_eq!(code(&output), 74, "{}", stderr(&output));
