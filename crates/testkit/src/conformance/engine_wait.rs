@@ -121,6 +121,8 @@ async fn a_waiter_that_gives_up_leaves_nothing_behind(stage: &Stage) {
         // Leases last for minutes: only a release frees it in time.
         stage.until("the key is free", async || stage.lookup(&key).await.is_none()).await;
     }
+    // A store that needs several requests may take the lock only now, for a waiter that is gone: it is given back too.
+    lock.shutdown_within(stage.patience).await.unwrap();
     stage.must_be_free(&key).await;
 }
 
