@@ -28,20 +28,23 @@
 //!
 //! # What to read next
 //!
-//! [`DistributedLock`] has the calls, [`LockHandle`] what a holder can do, [`LockError`] what can go wrong. The
+//! [`DistributedLock`] has the calls, [`LockHandle`] what a holder can do, [`LockError`] what can go wrong, [`blocking`]
+//! the same for code without async. The
 //! guarantees, store by store and fault by fault, stand in `docs/guarantees.md`.
 
+pub mod blocking;
 mod lock;
 mod stores;
 mod url;
 
 pub use holdtight_core::{
-    Acquire, AcquireRequest, Acquiring, Attempt, Backend, Bell, BootClock, Busy, Capabilities,
-    Clock, DEFAULT_TTL, ErrorKind, Event, EventKind, ExtendBy, ExtendRequest, Extension, Fence,
-    Finding, Guarantees, Held, Holder, Intent, Jitter, Key, KeyForm, Lease, Level, Liveness,
-    LockError, LockHandle, LockInfo, LockToken, Loss, MAX_TTL, MIN_TTL, ManualClock, ManyAttempt,
-    MemoryStore, Moment, Owner, Release, Reply, RetryPolicy, Secret, Subscription, TokioClock,
-    Transfer, TransferRequest, TryAcquire, WakeUps, margin, valid_until,
+    Acquire, AcquireAll, AcquireRequest, Acquiring, Attempt, Backend, Bell, BootClock, Busy,
+    Capabilities, Clock, DEFAULT_TTL, Election, ErrorKind, Event, EventKind, ExtendBy,
+    ExtendRequest, Extension, Fence, FencedRegister, Finding, Guarantees, Held, Holder, Intent,
+    Jitter, Key, KeyForm, Leadership, Lease, Level, Liveness, LockError, LockHandle, LockInfo,
+    LockSet, LockToken, Loss, MAX_TTL, MIN_TTL, ManualClock, ManyAttempt, MemoryStore, Moment,
+    Owner, Release, Reply, RetryPolicy, Secret, Subscription, TokioClock, Transfer,
+    TransferRequest, TryAcquire, WakeUps, margin, valid_until,
 };
 pub use lock::{Builder, ByUrl, DistributedLock, IntoStore, Ready};
 pub use stores::open;
