@@ -26,6 +26,11 @@
 //!
 //! A store of your own implements [`Backend`] and goes to [`DistributedLock::builder`].
 //!
+//! # Telemetry
+//!
+//! Spans and events go to `tracing`; the feature `metrics` counts and times through the `metrics` crate;
+//! [`Builder::on_event`] calls you. `docs/operations.md` shows all three, with a dashboard.
+//!
 //! # What to read next
 //!
 //! [`DistributedLock`] has the calls, [`LockHandle`] what a holder can do, [`LockError`] what can go wrong, [`blocking`]
@@ -43,7 +48,7 @@ pub use holdtight_core::{
     ExtendRequest, Extension, Fence, FencedRegister, Finding, Guarantees, Held, Holder, Intent,
     Jitter, Key, KeyForm, Leadership, Lease, Level, Liveness, LockError, LockHandle, LockInfo,
     LockSet, LockToken, Loss, MAX_TTL, MIN_TTL, ManualClock, ManyAttempt, MemoryStore, Moment,
-    Owner, Release, Reply, RetryPolicy, Secret, Subscription, TokioClock, Transfer,
+    Operation, Owner, Release, Reply, RetryPolicy, Secret, Subscription, TokioClock, Transfer,
     TransferRequest, TryAcquire, WakeUps, margin, valid_until,
 };
 pub use lock::{Builder, ByUrl, DistributedLock, IntoStore, Ready};

@@ -52,6 +52,8 @@ options! {
     /// Calls `sink` for everything that happens to a lock. It should be quick, and make no blocking call on a lock; if it
     /// panics, nothing is harmed.
     on_event(sink: impl Fn(&Event<'_>) + Send + Sync + 'static);
+    /// Lets those events show their keys for which `show` says yes. Default: they carry a hash of the key only.
+    reveal_keys(show: impl Fn(&Event<'_>) -> bool + Send + Sync + 'static);
 }
 
 impl<S> Builder<S> {
