@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use holdtight::{DistributedLock, LockError};
 
-const LEASE: Duration = Duration::from_millis(400);
+const LEASE: Duration = Duration::from_secs(3);
 const BATCHES: u32 = 8;
 
 #[tokio::main(flavor = "current_thread")]
@@ -21,7 +21,7 @@ async fn main() -> Result<(), LockError> {
         .with_lock("export:orders", async |held| {
             let mut rows = 0;
             for _ in 0..BATCHES {
-                rows += batch().await;
+                rows += batch(LEASE / 7).await;
                 assert!(held.is_held(), "or this would have been stopped");
             }
             rows
@@ -31,11 +31,12 @@ async fn main() -> Result<(), LockError> {
     println!("{rows} rows under one lock, for longer than its lease");
 
     // Extended by hand, a lease at a time, with room for a batch that is slow.
-    let handle = lock.acquire("export:users").ttl(Duration::from_secs(20)).auto_renew(false).await?;
+    let handle =
+        lock.acquire("export:users").ttl(Duration::from_secs(20)).auto_renew(false).await?;
     let mut rows = 0;
     for _ in 0..BATCHES {
         handle.extend(Duration::from_secs(20)).await?; // an error here is the moment to stop
-        rows += batch().await;
+        rows += batch(LEASE / 100).await;
     }
     handle.release().await?; // says whether it was ours to the end
     println!("{rows} rows under a lock that was extended {BATCHES} times");
@@ -50,7 +51,7 @@ async fn main() -> Result<(), LockError> {
     lock.shutdown().await
 }
 
-async fn batch() -> u32 {
-    tokio::time::sleep(Duration::from_millis(100)).await;
+async fn batch(takes: Duration) -> u32 {
+    tokio::time::sleep(takes).await;
     100
 }

@@ -28,7 +28,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 async fn locks() -> Result<(), LockError> {
     let (renewed, mut seen) = tokio::sync::mpsc::unbounded_channel();
     let lock = DistributedLock::builder("memory:")
-        .ttl(Duration::from_millis(900))
+        .ttl(Duration::from_secs(3))
         .on_event(move |event| {
             if event.kind == EventKind::Renewed {
                 let _ = renewed.send(());
@@ -47,7 +47,7 @@ async fn locks() -> Result<(), LockError> {
     // Waited for, and got when its holder let go.
     let handle = lock.acquire("report:8").await?;
     let waiting = lock.wait_for_lock("report:8", Duration::from_secs(30));
-    let (_, next) = tokio::join!(async move { drop(handle) }, waiting);
+    let (next, ()) = tokio::join!(waiting, async move { drop(handle) });
     next?.release().await?;
 
     // Taken away by an operator: the holder is told when it next asks.

@@ -8,9 +8,10 @@ use std::process::{Command, Output};
 /// Runs one example and returns what it printed.
 fn run(name: &str) -> String {
     let program = built(name);
-    let Output { status, stdout, stderr } = Command::new(&program).output().unwrap_or_else(|error| {
-        panic!("{}: {error}; build it with `cargo build --examples`", program.display())
-    });
+    let Output { status, stdout, stderr } =
+        Command::new(&program).output().unwrap_or_else(|error| {
+            panic!("{}: {error}; build it with `cargo build --examples`", program.display())
+        });
     assert!(status.success(), "{name}: {status}\n{}", String::from_utf8_lossy(&stderr));
     String::from_utf8(stdout).unwrap()
 }
@@ -84,7 +85,8 @@ fn no_example_is_forgotten() {
     for entry in std::fs::read_dir(dir.join("examples")).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap();
-        let run = tests.contains(&format!("run(\"{name}\")")) || tests.contains(&format!("examples/{name}\""));
+        let run = tests.contains(&format!("run(\"{name}\")"))
+            || tests.contains(&format!("examples/{name}\""));
         assert!(run, "no test runs the example {name}");
     }
 }

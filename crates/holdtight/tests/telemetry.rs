@@ -136,7 +136,7 @@ impl Told {
 async fn scenario(store: Arc<dyn Backend>, told: &Told) -> Vec<LockToken> {
     let sink = told.clone();
     let builder = Builder::shared(store)
-        .ttl(Duration::from_millis(900))
+        .ttl(Duration::from_secs(3))
         .on_event(move |event| sink.note(event))
         .reveal_keys(|_| true);
     told.note(&builder);
