@@ -72,6 +72,9 @@ pub(crate) enum Command {
     /// Say what the store really guarantees: exit 1 if it is unsafe for locks
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor,
+    /// Create or upgrade what the store needs before it can be used
+    #[command(after_help = MIGRATE_EXAMPLES)]
+    Migrate,
     /// Show the settings and where each comes from
     #[command(after_help = CONFIG_EXAMPLES)]
     Config,
@@ -222,6 +225,12 @@ Examples:
 const DOCTOR_EXAMPLES: &str = "Examples:
   holdtight doctor
   HOLDTIGHT_STORE=file:/var/lib/locks holdtight doctor --json";
+
+const MIGRATE_EXAMPLES: &str = "\
+Only PostgreSQL has a schema. It is safe to run this again, and by many at once.
+
+Examples:
+  holdtight --store postgres://admin@db/app migrate";
 
 const CONFIG_EXAMPLES: &str =
     "Flags come first, then the environment (HOLDTIGHT_STORE, HOLDTIGHT_TTL, HOLDTIGHT_WAIT,

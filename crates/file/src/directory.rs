@@ -129,8 +129,13 @@ impl Directory {
 
     /// Creates a file that was not there, readable for those who may use the store.
     pub(crate) fn create_file(&self, path: &Path) -> io::Result<File> {
-        let file =
-            OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .custom_flags(flags(QUIET))
+            .open(path)?;
         self.open_to_group(&file)?;
         Ok(file)
     }
@@ -205,11 +210,39 @@ fn move_unless_taken(made: &Path, path: &Path) -> io::Result<()> {
 
 /// Opens a file of the store, never through a link.
 pub(crate) fn open_file(path: &Path, write: bool) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(write)
-        .custom_flags(flags(OFlags::NOFOLLOW | OFlags::NONBLOCK))
-        .open(path)
+    let open = |quiet: OFlags| {
+        OpenOptions::new()
+            .read(true)
+            .write(write)
+            .custom_flags(flags(OFlags::NOFOLLOW | OFlags::NONBLOCK | quiet))
+            .open(path)
+    };
+    match open(QUIET) {
+        // Only the owner of a file may read it without a trace; in a shared directory others do as well.
+        Err(source) if source.kind() == io::ErrorKind::PermissionDenied => open(OFlags::empty()),
+        opened => opened,
+    }
+}
+
+/// Reading must not write: an access time would be noted after every change of a record.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const QUIET: OFlags = OFlags::NOATIME;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const QUIET: OFlags = OFlags::empty();
+
+/// Whether an open file still has a name.
+///
+/// Asks for nothing else: who asks for the times of a file makes its next write note them precisely, which
+/// costs as much as the rest of a step.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn has_name(file: &File) -> io::Result<bool> {
+    use rustix::fs::{AtFlags, StatxFlags, statx};
+    Ok(statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::NLINK)?.stx_nlink > 0)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(crate) fn has_name(file: &File) -> io::Result<bool> {
+    Ok(file.metadata()?.nlink() > 0)
 }
 
 #[expect(clippy::cast_possible_wrap, reason = "flags are a set of bits")]

@@ -6,13 +6,12 @@
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use holdtight_core::LockError;
 
-use crate::directory::{Directory, hex, open_file};
+use crate::directory::{Directory, has_name, hex, open_file};
 use crate::error;
 use crate::failpoint;
 use crate::record::ProcessId;
@@ -64,9 +63,7 @@ impl Presence {
                     return Err(error::io("lock", &path, source));
                 }
             }
-            let linked =
-                file.metadata().map_err(|source| error::io("read", &path, source))?.nlink();
-            if linked == 0 {
+            if !has_name(&file).map_err(|source| error::io("read", &path, source))? {
                 continue;
             }
             failpoint::point("before a process makes its pipe");

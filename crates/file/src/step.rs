@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use holdtight_core::{Key, LockError};
 
 use crate::boot::BootId;
-use crate::directory::{Directory, hex, name_of, open_file};
+use crate::directory::{Directory, has_name, hex, name_of, open_file};
 use crate::error;
 use crate::failpoint;
 use crate::frame::{Damage, PAGE};
@@ -285,7 +285,7 @@ impl Page<'_> {
         if let Some(seen_at) = place.seen_at
             && seen_at.elapsed() < MOVED
         {
-            return Ok(place.file.metadata().map_err(finding)?.nlink() > 0);
+            return has_name(&place.file).map_err(finding);
         }
         match fs::symlink_metadata(&place.path) {
             Ok(found) => {

@@ -169,7 +169,7 @@ impl Board {
         let Some(own_pipe) = own_pipe else { return };
         let mut state = self.state();
         let Some(waiting) = state.waiting.get_mut(name) else { return };
-        waiting.holder = Some(holder);
+        let first_time = waiting.holder.replace(holder) != Some(holder);
         if state.watched.contains_key(&holder) {
             return;
         }
@@ -179,8 +179,12 @@ impl Board {
                 drop(state);
                 look_again(own_pipe);
             }
-            // It died since it was looked at. A missing pipe is no such proof, and rings for nobody.
-            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error()) => {
+            // It died since it was looked at, which is news once: its liveness may have been shared with a
+            // process that lives on. A missing pipe is no such proof, and rings for nobody.
+            Err(error)
+                if first_time
+                    && error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error()) =>
+            {
                 if let Some(waiting) = state.waiting.get_mut(name) {
                     waiting.ring();
                 }

@@ -22,6 +22,9 @@
 //! | `file:` | `file` (default) | 10 small crates, for `sha2` and `crc32fast`; no server | all processes of one machine; in your state directory |
 //! | `file:/directory` | `file` (default) | the same | the same, in a directory of your choice |
 //! | `memory:` | always there | nothing | one process, tests; private to the value |
+//! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | the client `redis`, with TLS | Redis and Valkey |
+//! | `postgres://…` | `postgres` | the client `tokio-postgres`, with TLS | PostgreSQL |
+//! | `etcd://…` | `etcd` | gRPC by `tonic`, with TLS | etcd |
 //! | `memory:NAME` | always there | nothing | one process; shared by all who use the name while somebody has it |
 //!
 //! A store of your own implements [`Backend`] and goes to [`DistributedLock::builder`].
@@ -42,15 +45,9 @@ mod lock;
 mod stores;
 mod url;
 
-pub use holdtight_core::{
-    Acquire, AcquireAll, AcquireRequest, Acquiring, Attempt, Backend, Bell, BootClock, Busy,
-    Capabilities, Clock, DEFAULT_TTL, Election, ErrorKind, Event, EventKind, ExtendBy,
-    ExtendRequest, Extension, Fence, FencedRegister, Finding, Guarantees, Held, Holder, Intent,
-    Jitter, Key, KeyForm, Leadership, Lease, Level, Liveness, LockError, LockHandle, LockInfo,
-    LockSet, LockToken, Loss, MAX_TTL, MIN_TTL, ManualClock, ManyAttempt, MemoryStore, Moment,
-    Operation, Owner, Release, Reply, RetryPolicy, Secret, Subscription, TokioClock, Transfer,
-    TransferRequest, TryAcquire, WakeUps, margin, valid_until,
-};
+// All of the engine. Ours shadow its `Builder` and `DistributedLock`.
+#[doc(inline)]
+pub use holdtight_core::*;
 pub use lock::{Builder, ByUrl, DistributedLock, IntoStore, Ready};
-pub use stores::open;
+pub use stores::{migrate, open};
 pub use url::StoreUrl;

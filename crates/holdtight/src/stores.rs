@@ -36,6 +36,32 @@ macro_rules! compiled {
 const STORES: &[Row] = &[
     Row { schemes: &["file"], feature: "file", open: compiled!("file", file) },
     Row { schemes: &["memory"], feature: "", open: Some(memory) },
+    Row {
+        schemes: &[
+            "redis",
+            "rediss",
+            "redis+unix",
+            "redis+sentinel",
+            "rediss+sentinel",
+            "redis+cluster",
+            "rediss+cluster",
+            "valkey",
+            "valkeys",
+            "valkey+unix",
+            "valkey+sentinel",
+            "valkeys+sentinel",
+            "valkey+cluster",
+            "valkeys+cluster",
+        ],
+        feature: "redis",
+        open: compiled!("redis", redis),
+    },
+    Row {
+        schemes: &["postgres", "postgresql"],
+        feature: "postgres",
+        open: compiled!("postgres", postgres),
+    },
+    Row { schemes: &["etcd", "etcds"], feature: "etcd", open: compiled!("etcd", etcd) },
 ];
 
 /// Opens the store that `url` names.
@@ -71,15 +97,29 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Backend>, LockError> {
     }
 }
 
-/// All schemes, and the features of those that are not compiled in.
+/// The first scheme of each kind, and the features of those that are not compiled in.
 fn known() -> String {
-    let names = STORES.iter().flat_map(|row| {
-        row.schemes.iter().map(|scheme| match row.open {
-            Some(_) => format!("{scheme}:"),
-            None => format!("{scheme}: (with the feature `{}`)", row.feature),
-        })
+    let names = STORES.iter().map(|row| match row.open {
+        Some(_) => format!("{}:", row.schemes[0]),
+        None => format!("{}: (with the feature `{}`)", row.schemes[0], row.feature),
     });
     names.collect::<Vec<_>>().join(", ")
+}
+
+/// Creates or upgrades what the store that `url` names needs before it can be used. Returns whether there was anything
+/// to do: only PostgreSQL has a schema.
+///
+/// Safe to call again, and by many at once.
+///
+/// # Errors
+/// As [`open`].
+pub async fn migrate(url: &StoreUrl) -> Result<bool, LockError> {
+    #[cfg(feature = "postgres")]
+    if url.scheme().starts_with("postgres") {
+        holdtight_postgres::migrate(url.expose()).await?;
+        return Ok(true);
+    }
+    open(url).await.map(|_| false)
 }
 
 fn memory(url: &StoreUrl) -> Opening<'_> {
@@ -102,6 +142,28 @@ fn file(url: &StoreUrl) -> Opening<'_> {
     Box::pin(async {
         let config = holdtight_file::Config::from_url(url.expose())?;
         Ok(Arc::new(holdtight_file::FileStore::open(config).await?) as Arc<dyn Backend>)
+    })
+}
+
+#[cfg(feature = "redis")]
+fn redis(url: &StoreUrl) -> Opening<'_> {
+    Box::pin(async {
+        Ok(Arc::new(holdtight_redis::RedisStore::connect(url.expose()).await?) as Arc<dyn Backend>)
+    })
+}
+
+#[cfg(feature = "etcd")]
+fn etcd(url: &StoreUrl) -> Opening<'_> {
+    Box::pin(async {
+        Ok(Arc::new(holdtight_etcd::EtcdStore::connect(url.expose()).await?) as Arc<dyn Backend>)
+    })
+}
+
+#[cfg(feature = "postgres")]
+fn postgres(url: &StoreUrl) -> Opening<'_> {
+    Box::pin(async {
+        let store = holdtight_postgres::PostgresStore::connect(url.expose()).await?;
+        Ok(Arc::new(store) as Arc<dyn Backend>)
     })
 }
 

@@ -76,3 +76,14 @@ async fn no_error_and_no_debug_shows_a_password() {
         assert!(!shown.contains("tiger"), "{shown}");
     }
 }
+
+#[tokio::test]
+async fn everything_of_the_engine_is_here_and_the_locks_are_ours() -> Result {
+    // Ours, not the engine's: only ours has `connect`.
+    let lock: holdtight::DistributedLock = holdtight::DistributedLock::connect("memory:").await?;
+    let set: holdtight::LockSet = lock.acquire_all(["a", "b"]).await?;
+    assert!(lock.is_locked("a").await? && lock.is_locked("b").await?);
+    set.release().await?;
+    holdtight::FencedRegister::new(0).write(holdtight::Fence::new(1), |value| *value = 1)?;
+    Ok(())
+}

@@ -9,6 +9,7 @@ mod extend;
 mod force_release;
 mod ls;
 mod man;
+mod migrate;
 mod release;
 mod run;
 mod status;
@@ -69,6 +70,7 @@ fn perform(command: Command, context: &Context) -> Result<u8, Failure> {
         Command::Wait(args) => block_on(wait::run(args, context)),
         Command::ForceRelease(args) => block_on(force_release::run(args, context)),
         Command::Doctor => block_on(doctor::run(context)),
+        Command::Migrate => block_on(migrate::run(context)),
         Command::Bench(args) => block_on(bench::run(args, context)),
         Command::Config => config::run(context),
         Command::Completions(_) | Command::Man(_) => Ok(exit::OK),

@@ -57,36 +57,39 @@ mod tests {
         names.iter().zip(7..).map(|(name, n)| (Key::new(name).unwrap(), Fence::new(n))).collect()
     }
 
-    fn value(command: &Command, name: &str) -> Option<Option<String>> {
-        let (_, value) = command.get_envs().find(|(key, _)| *key == OsStr::new(name))?;
-        Some(value.map(|value| value.to_str().unwrap().to_owned()))
+    const REMOVED: &str = "(removed)";
+
+    /// What the command will find under `name`, which must have been set or removed.
+    fn value(command: &Command, name: &str) -> String {
+        let (_, value) = command.get_envs().find(|(key, _)| *key == OsStr::new(name)).unwrap();
+        value.map_or(REMOVED.to_owned(), |value| value.to_str().unwrap().to_owned())
     }
 
     #[test]
     fn one_key_has_a_fence_and_several_have_a_line_each() {
         let mut command = Command::new("true");
         set(&mut command, &locks(&["a"]), None, "file:/x", false);
-        assert_eq!(value(&command, KEY), Some(Some("a".into())));
-        assert_eq!(value(&command, FENCE), Some(Some("7".into())));
-        assert_eq!(value(&command, FENCES), Some(None), "an outer value must not show");
-        assert_eq!(value(&command, TOKEN), Some(None));
-        assert_eq!(value(&command, DEADLINE), Some(None));
+        assert_eq!(value(&command, KEY), "a");
+        assert_eq!(value(&command, FENCE), "7");
+        assert_eq!(value(&command, FENCES), REMOVED, "an outer value must not show");
+        assert_eq!(value(&command, TOKEN), REMOVED);
+        assert_eq!(value(&command, DEADLINE), REMOVED);
         let mut command = Command::new("true");
         let ends = SystemTime::UNIX_EPOCH + Duration::from_millis(1500);
         set(&mut command, &locks(&["a", "b c"]), Some(ends), "file:/x", false);
-        assert_eq!(value(&command, FENCES), Some(Some("7 a\n8 b c".into())));
-        assert_eq!(value(&command, KEY), Some(None));
-        assert_eq!(value(&command, DEADLINE), Some(Some("1".into())));
+        assert_eq!(value(&command, FENCES), "7 a\n8 b c");
+        assert_eq!(value(&command, KEY), REMOVED);
+        assert_eq!(value(&command, DEADLINE), "1");
     }
 
     #[test]
     fn a_store_with_a_password_is_withheld_unless_it_is_passed_on_purpose() {
         let mut command = Command::new("true");
         set(&mut command, &locks(&["a"]), None, "redis://h/1", false);
-        assert_eq!(value(&command, STORE), Some(Some("redis://h/1".into())));
+        assert_eq!(value(&command, STORE), "redis://h/1");
         set(&mut command, &locks(&["a"]), None, "redis://:pw@h", false);
-        assert_eq!(value(&command, STORE), Some(Some(WITHHELD.into())));
+        assert_eq!(value(&command, STORE), WITHHELD);
         set(&mut command, &locks(&["a"]), None, "redis://:pw@h", true);
-        assert_eq!(value(&command, STORE), Some(Some("redis://:pw@h".into())));
+        assert_eq!(value(&command, STORE), "redis://:pw@h");
     }
 }

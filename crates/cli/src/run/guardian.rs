@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::group::Group;
 use super::leash::{NOTE_BYTES, Note};
 use super::plan::{Schedule, Step};
+use crate::output;
 
 /// Timers stop while the machine sleeps, so the boot clock is read at least this often.
 const TICK: Duration = Duration::from_millis(250);
@@ -74,9 +75,8 @@ impl Guard {
                         }
                     }
                 }
-                Ok(None) => return End::Abandoned,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return End::Abandoned,
+                Ok(None) | Err(_) => return End::Abandoned,
             }
         }
     }
@@ -103,7 +103,8 @@ impl Guard {
         if group.is_empty() {
             return;
         }
-        eprintln!("holdtight: the process that held the lock was killed; stopping its command");
+        // Nobody may be left to read it. That must not end us.
+        output::complain("the process that held the lock was killed; stopping its command");
         let now = BootClock.now();
         let kill_at = self.schedule.map_or(Moment::FAR_FUTURE, |schedule| schedule.kill_at);
         let kill_at = kill_at.min(now.after(self.grace));

@@ -96,12 +96,9 @@ pub(crate) fn other_self() -> Option<u8> {
 
 /// Holds the keys while the command runs. Returns the exit code of all of it.
 pub(crate) fn execute(options: RunOptions) -> u8 {
-    let ready = Plan::new(&options)
-        .map_err(Failure::usage)
-        .and_then(|plan| Ok((plan, hold::in_order(&options.keys)?)));
-    let (plan, keys) = match ready {
-        Ok(ready) => ready,
-        Err(failure) => return told(&failure, options.json),
+    let plan = match Plan::new(&options) {
+        Ok(plan) => plan,
+        Err(wrong) => return told(&Failure::usage(wrong), options.json),
     };
     // Before the runtime: its threads must not take signals either.
     let blocked = match signals::block() {
@@ -113,16 +110,16 @@ pub(crate) fn execute(options: RunOptions) -> u8 {
         Err(error) => return told(&cannot("start", &error), options.json),
     };
     let json = options.json;
-    let run = Run { options, plan, keys };
+    let run = Run { options, plan };
     let end = runtime.block_on(run.execute(&blocked));
     // A step that hangs in a dead store, or a dead disk, does not keep us.
     runtime.shutdown_background();
     match end {
         Ok(End::Code(code)) => code,
-        Ok(End::Interrupted) => {
+        Ok(End::By(signal)) => {
             // A shell that runs us in a loop or a script stops only if it sees the signal itself.
-            signals::die_of(Signal::SIGINT);
-            exit::signalled(Signal::SIGINT as i32)
+            signals::die_of(signal);
+            exit::signalled(signal as i32)
         }
         Err(failure) => told(&failure, json),
     }
@@ -140,16 +137,14 @@ fn cannot(what: &str, error: &io::Error) -> Failure {
 /// How a run ends, errors aside.
 enum End {
     Code(u8),
-    /// The command was ended by Ctrl-C on its terminal.
-    Interrupted,
+    /// By a signal: one that ended the wait, or Ctrl-C on the command's terminal.
+    By(Signal),
 }
 
 /// One run.
 struct Run {
     options: RunOptions,
     plan: Plan,
-    /// In the order in which they are taken.
-    keys: Vec<String>,
 }
 
 impl Run {
@@ -158,8 +153,7 @@ impl Run {
             Signals::listen(blocked).map_err(|error| cannot("listen to signals", &error))?;
         let store = Store::open(&self.options.store_url).await?;
         let started = BootClock.now();
-        let taken =
-            hold::take_all(&store.lock, &self.keys, &self.plan, &self.options, &mut signals).await;
+        let taken = hold::take_all(&store.lock, &self.plan, &self.options, &mut signals).await;
         let handles = match taken {
             Taken::All(handles) => handles,
             Taken::Failed(error) => {
@@ -168,7 +162,7 @@ impl Run {
             }
             Taken::Interrupted(signal) => {
                 let _ = store.lock.shutdown_within(WITHDRAWAL).await;
-                return Ok(End::Code(exit::signalled(signal as i32)));
+                return Ok(End::By(signal));
             }
         };
         if self.options.verbose {
@@ -279,7 +273,7 @@ impl Run {
         let Some(cause) = cause else {
             return match ended {
                 Some(Ended::Signal(signal)) if signal == Signal::SIGINT as i32 && on_terminal => {
-                    End::Interrupted
+                    End::By(Signal::SIGINT)
                 }
                 Some(ended) => End::Code(ended.code()),
                 None => End::Code(exit::SOFTWARE),
@@ -296,7 +290,10 @@ impl Run {
             }
             Cause::MaxHold => {
                 let most = Span(self.plan.max_hold.unwrap_or_default());
-                (self.keys.join(", "), format!("it was held as long as --max-hold allows ({most})"))
+                (
+                    self.options.keys.join(", "),
+                    format!("it was held as long as --max-hold allows ({most})"),
+                )
             }
         };
         if self.options.json {

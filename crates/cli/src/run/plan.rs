@@ -159,7 +159,7 @@ mod tests {
     fn term_comes_first_then_kill_and_both_before_the_deadline() {
         for ttl in [50, 300, 5000, 30_000] {
             let ttl = Duration::from_millis(ttl);
-            for grace in [Duration::ZERO, ttl / 10, ttl / 2 - Duration::from_millis(1)] {
+            for grace in [Duration::ZERO, ttl / 10, ttl.mul_f64(0.49)] {
                 let plan =
                     Plan::new(&RunOptions { ttl: Some(ttl), kill_after: Some(grace), ..options() })
                         .unwrap();

@@ -6,11 +6,9 @@
 use std::collections::VecDeque;
 use std::io;
 
-use nix::sys::signal::{SigSet, Signal, killpg};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::unistd::getpgrp;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use nix::sys::signal::{SigSet, Signal};
+
+use self::queue::Queue;
 
 /// Signals that mean something to a command and can be sent on to it.
 ///
@@ -64,7 +62,7 @@ pub(super) fn unblock() -> io::Result<()> {
 /// The signals, as they come.
 #[derive(Debug)]
 pub(super) struct Signals {
-    queue: AsyncFd<SignalFd>,
+    queue: Queue,
     /// Read, but not handed out yet.
     early: VecDeque<Signal>,
 }
@@ -75,13 +73,7 @@ impl Signals {
         // A parent that ignores SIGCHLD would have our children reaped by the kernel, and their exit codes lost. A
         // handler, though it never runs while the signal is blocked, ends that.
         drop(tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child())?);
-        let fd = SignalFd::with_flags(&heard(), SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-        #[expect(
-            deprecated,
-            reason = "its successor is unsafe, for descriptors that change; ours is owned and does not"
-        )]
-        let queue = AsyncFd::with_interest(fd, Interest::READABLE)?;
-        Ok(Self { queue, early: VecDeque::new() })
+        Ok(Self { queue: Queue::of(heard())?, early: VecDeque::new() })
     }
 
     /// The next signal.
@@ -89,18 +81,9 @@ impl Signals {
     /// # Cancel safety
     /// Cancel-safe: a signal that is not returned is returned by the next call.
     pub(super) async fn next(&mut self) -> Signal {
-        loop {
-            if let Some(signal) = self.early.pop_front() {
-                return signal;
-            }
-            match self.queue.readable().await {
-                Ok(mut ready) => match read(ready.get_inner()) {
-                    Some(signal) => return signal,
-                    None => ready.clear_ready(),
-                },
-                // The descriptor is ours and open: this does not happen, and must not spin if it does.
-                Err(_) => std::future::pending().await,
-            }
+        match self.early.pop_front() {
+            Some(signal) => signal,
+            None => self.queue.next().await,
         }
     }
 
@@ -109,12 +92,12 @@ impl Signals {
     /// Returns whether we were stopped: a group without a shell above it (an orphaned one) cannot be.
     pub(super) fn stop_group(&mut self, signal: Signal) -> io::Result<bool> {
         let one = SigSet::from(signal);
-        killpg(getpgrp(), signal)?;
+        queue::send_to_our_group(signal)?;
         // Ours is pending until here. The next line returns when we are continued.
         one.thread_unblock()?;
         one.thread_block()?;
         let mut continued = false;
-        while let Some(signal) = read(self.queue.get_ref()) {
+        while let Some(signal) = self.queue.take() {
             if signal == Signal::SIGCONT {
                 continued = true;
             } else {
@@ -125,12 +108,107 @@ impl Signals {
     }
 }
 
-fn read(fd: &SignalFd) -> Option<Signal> {
-    loop {
-        let info = fd.read_signal().ok()??;
-        if let Ok(signal) = Signal::try_from(i32::try_from(info.ssi_signo).ok()?) {
-            return Some(signal);
+/// Blocked signals are read from a descriptor.
+#[cfg(target_os = "linux")]
+mod queue {
+    use std::io;
+
+    use nix::sys::signal::{SigSet, Signal, killpg};
+    use nix::sys::signalfd::{SfdFlags, SignalFd};
+    use nix::unistd::getpgrp;
+    use tokio::io::Interest;
+    use tokio::io::unix::AsyncFd;
+
+    #[derive(Debug)]
+    pub(super) struct Queue(AsyncFd<SignalFd>);
+
+    impl Queue {
+        pub(super) fn of(set: SigSet) -> io::Result<Self> {
+            let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+            #[expect(
+                deprecated,
+                reason = "its successor is unsafe, for descriptors that change; ours is owned and does not"
+            )]
+            let fd = AsyncFd::with_interest(fd, Interest::READABLE)?;
+            Ok(Self(fd))
         }
+
+        pub(super) async fn next(&mut self) -> Signal {
+            loop {
+                match self.0.readable().await {
+                    Ok(mut ready) => match read(ready.get_inner()) {
+                        Some(signal) => return signal,
+                        None => ready.clear_ready(),
+                    },
+                    // The descriptor is ours and open: this does not happen, and must not spin if it does.
+                    Err(_) => std::future::pending().await,
+                }
+            }
+        }
+
+        /// One that is there already.
+        pub(super) fn take(&mut self) -> Option<Signal> {
+            read(self.0.get_ref())
+        }
+    }
+
+    fn read(fd: &SignalFd) -> Option<Signal> {
+        loop {
+            let info = fd.read_signal().ok()??;
+            if let Ok(signal) = Signal::try_from(i32::try_from(info.ssi_signo).ok()?) {
+                return Some(signal);
+            }
+        }
+    }
+
+    pub(super) fn send_to_our_group(signal: Signal) -> io::Result<()> {
+        Ok(killpg(getpgrp(), signal)?)
+    }
+}
+
+/// Blocked signals are waited for by a thread, where no descriptor gives them.
+#[cfg(not(target_os = "linux"))]
+mod queue {
+    use std::io;
+    use std::time::Duration;
+
+    use nix::sys::signal::{SigSet, Signal, raise};
+    use tokio::sync::mpsc;
+
+    #[derive(Debug)]
+    pub(super) struct Queue(mpsc::UnboundedReceiver<Signal>);
+
+    impl Queue {
+        pub(super) fn of(set: SigSet) -> io::Result<Self> {
+            let (tell, heard) = mpsc::unbounded_channel();
+            let wait = move || {
+                while let Ok(signal) = set.wait() {
+                    if tell.send(signal).is_err() {
+                        break;
+                    }
+                }
+            };
+            std::thread::Builder::new().name("signals".to_owned()).spawn(wait)?;
+            Ok(Self(heard))
+        }
+
+        pub(super) async fn next(&mut self) -> Signal {
+            match self.0.recv().await {
+                Some(signal) => signal,
+                None => std::future::pending().await,
+            }
+        }
+
+        /// One that is there already, or on its way from the thread.
+        pub(super) fn take(&mut self) -> Option<Signal> {
+            std::thread::sleep(Duration::from_millis(5));
+            self.0.try_recv().ok()
+        }
+    }
+
+    /// Only to this thread: a signal to the group would be taken by the thread that waits.
+    pub(super) fn send_to_our_group(signal: Signal) -> io::Result<()> {
+        Ok(raise(signal)?)
     }
 }
 

@@ -15,6 +15,7 @@ use super::leash::Leash;
 use super::plan::{Plan, Schedule, Step};
 use super::signals::Signals;
 use super::terminal::Terminal;
+use crate::output;
 
 /// How often a dying group is looked at.
 const LOOK: Duration = Duration::from_millis(5);
@@ -128,8 +129,8 @@ impl Supervisor<'_> {
     /// Wakes the loop as soon as the engine knows of a loss.
     fn watch_losses(&self) -> mpsc::UnboundedReceiver<()> {
         let (tell, losses) = mpsc::unbounded_channel();
-        for held in self.locks.iter().cloned() {
-            let tell = tell.clone();
+        for held in self.locks {
+            let (held, tell) = (held.clone(), tell.clone());
             tokio::spawn(async move {
                 held.lost().await;
                 let _ = tell.send(());
@@ -256,7 +257,9 @@ impl Supervisor<'_> {
                 }
             }
             Err(error) if self.verbose => {
-                eprintln!("holdtight: the guardian is gone and could not be replaced: {error}");
+                output::complain(format_args!(
+                    "the guardian is gone and could not be replaced: {error}"
+                ));
             }
             Err(_) => {}
         }

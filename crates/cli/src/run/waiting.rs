@@ -29,8 +29,8 @@ type Seen = Arc<Mutex<Option<LockInfo>>>;
 /// The display of one wait.
 pub(super) struct Waiting<'a> {
     lock: &'a DistributedLock,
+    keys: &'a [String],
     terminal: bool,
-    key: String,
     next: Option<Instant>,
     seen: Seen,
     looking: Option<AbortHandle>,
@@ -39,25 +39,20 @@ pub(super) struct Waiting<'a> {
 }
 
 impl<'a> Waiting<'a> {
-    pub(super) fn new(lock: &'a DistributedLock) -> Self {
+    /// A wait for `keys` begins.
+    pub(super) fn new(lock: &'a DistributedLock, keys: &'a [String]) -> Self {
+        let terminal = io::stderr().is_terminal();
+        let patience = if terminal { PATIENCE_TERMINAL } else { PATIENCE_PIPE };
         Self {
             lock,
-            terminal: io::stderr().is_terminal(),
-            key: String::new(),
-            next: None,
+            keys,
+            terminal,
+            next: Some(Instant::now() + patience),
             seen: Seen::default(),
             looking: None,
             frame: 0,
             shown: false,
         }
-    }
-
-    /// A wait for `key` begins.
-    pub(super) fn begin(&mut self, key: &str) {
-        key.clone_into(&mut self.key);
-        let patience = if self.terminal { PATIENCE_TERMINAL } else { PATIENCE_PIPE };
-        self.next = Some(Instant::now() + patience);
-        *self.seen() = None;
     }
 
     /// When there is something to show next; never, if there is not.
@@ -79,7 +74,7 @@ impl<'a> Waiting<'a> {
         let seen = self.seen().clone();
         if !self.terminal {
             if !std::mem::replace(&mut self.shown, true) {
-                let _ = writeln!(io::stderr(), "holdtight: {}", line(&self.key, seen.as_ref()));
+                let _ = writeln!(io::stderr(), "holdtight: {}", line(self.keys, seen.as_ref()));
             }
             self.stop_looking();
             self.next = None;
@@ -87,7 +82,7 @@ impl<'a> Waiting<'a> {
         }
         let frame = FRAMES[self.frame % FRAMES.len()];
         self.frame += 1;
-        let text = format!("{frame} {}", line(&self.key, seen.as_ref()));
+        let text = format!("{frame} {}", line(self.keys, seen.as_ref()));
         let width = rustix::termios::tcgetwinsize(io::stderr()).map_or(80, |size| size.ws_col);
         let fitting: String = text.chars().take(usize::from(width.max(20)) - 1).collect();
         let _ = write!(io::stderr(), "\r{fitting}\x1b[K");
@@ -102,25 +97,23 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// The wait is over.
-    pub(super) fn end(&mut self) {
-        self.clear();
-        self.stop_looking();
-        self.next = None;
-    }
-
     fn seen(&self) -> std::sync::MutexGuard<'_, Option<LockInfo>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn look(&self) -> AbortHandle {
-        let (lock, key, seen) = (self.lock.clone(), self.key.clone(), Arc::clone(&self.seen));
+        let (lock, keys, seen) = (self.lock.clone(), self.keys.to_vec(), Arc::clone(&self.seen));
         let looking = tokio::spawn(async move {
             loop {
-                // A store that does not answer is the business of whoever waits for it.
-                if let Ok(info) = lock.lookup(&key).await {
-                    *seen.lock().unwrap_or_else(PoisonError::into_inner) = info;
+                let mut found = None;
+                for key in &keys {
+                    // A store that does not answer is the business of whoever waits for it.
+                    found = lock.lookup(key).await.ok().flatten();
+                    if found.is_some() {
+                        break;
+                    }
                 }
+                *seen.lock().unwrap_or_else(PoisonError::into_inner) = found;
                 tokio::time::sleep(LOOK_UP).await;
             }
         });
@@ -136,14 +129,18 @@ impl<'a> Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.end();
+        self.clear();
+        self.stop_looking();
     }
 }
 
 /// Who is waited for: `waiting for "deploy": held by pid 42 on web-1 (ann, ship.sh): release 7, for 2 min 5 s, …`.
-fn line(key: &str, holder: Option<&LockInfo>) -> String {
-    let mut text = format!("waiting for {}", quoted(key));
-    let Some(info) = holder else { return text };
+fn line(keys: &[String], holder: Option<&LockInfo>) -> String {
+    let Some(info) = holder else {
+        let keys: Vec<_> = keys.iter().map(|key| quoted(key)).collect();
+        return format!("waiting for {}", keys.join(", "));
+    };
+    let mut text = format!("waiting for {}", quoted(info.key.as_str()));
     let _ = write!(text, ": held by {}", clean(&info.owner.to_string()));
     let now = BootClock.wall();
     let between =
