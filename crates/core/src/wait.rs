@@ -202,7 +202,7 @@ impl Contest {
                     self.holder = busy.holder;
                     recheck =
                         busy.retry_after.unwrap_or(Duration::MAX).max(Duration::from_millis(1));
-                    self.wait_is_on();
+                    self.found_busy();
                     if bell.is_none()
                         && wake_ups == WakeUps::PerKey
                         && self.engine.clock.now() < self.deadline
@@ -260,12 +260,7 @@ impl Contest {
         self.calls.pop();
         match answer {
             Ok(Attempt::Granted(lease)) => Tried::Granted(lease, sent_at),
-            Ok(Attempt::Busy(busy)) => {
-                let (events, attempts) = (&self.engine.events, self.attempts);
-                tracing::debug!(key = %self.wish.key, attempts, outcome = "busy", "busy");
-                events.emit_attempts(EventKind::Busy, &self.wish.key, None, attempts);
-                Tried::Busy(busy)
-            }
+            Ok(Attempt::Busy(busy)) => Tried::Busy(busy),
             Err(error) => {
                 let doubtful = !error.kind().is_definite();
                 self.traces |= doubtful;
@@ -345,6 +340,13 @@ impl Contest {
             None => self.wish.spec.retry.delay(0, fastrand::f64()),
         };
         heard(bell, pause.min(self.deadline.since(self.engine.clock.now()))).await;
+    }
+
+    fn found_busy(&mut self) {
+        let (key, attempts) = (&self.wish.key, self.attempts);
+        tracing::debug!(attempts, outcome = "busy", "busy");
+        self.engine.events.emit_attempts(EventKind::Busy, key, None, attempts);
+        self.wait_is_on();
     }
 
     fn wait_is_on(&mut self) {
