@@ -264,6 +264,6 @@ impl Events {
 
 impl fmt::Debug for Events {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Events").field("watched", &self.sink.is_some()).finish()
+        f.debug_struct("Events").field("watched", &self.sink.is_some()).finish_non_exhaustive()
     }
 }

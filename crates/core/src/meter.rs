@@ -2,11 +2,11 @@
 //!
 //! | name | kind | labels |
 //! |---|---|---|
-//! | `holdtight_acquire_seconds` | histogram | `store`, `outcome`: acquired, busy, failed, cancelled |
+//! | `holdtight_acquire_seconds` | histogram | `store`, `outcome`: `acquired`, `busy`, `failed`, `cancelled` |
 //! | `holdtight_held_seconds` | histogram | `store` |
 //! | `holdtight_waiters` | gauge | `store` |
-//! | `holdtight_renewals_total` | counter | `store`, `outcome`: renewed, failed, lost |
-//! | `holdtight_lost_total` | counter | `store`, `reason`: expired, taken_away, max_hold |
+//! | `holdtight_renewals_total` | counter | `store`, `outcome`: `renewed`, `failed`, `lost` |
+//! | `holdtight_lost_total` | counter | `store`, `reason`: `expired`, `taken_away`, `max_hold` |
 //! | `holdtight_store_errors_total` | counter | `store`, `kind` |
 //!
 //! Keys are not labels: there may be any number of them, and they may be private.

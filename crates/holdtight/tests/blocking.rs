@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use holdtight::blocking::{DistributedLock, LockHandle};
+use holdtight::blocking::{DistributedLock, Held, LockHandle};
 use holdtight::{ErrorKind, MemoryStore};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ fn tour(lock: &DistributedLock) {
     assert_eq!(lock.release_token(&token).unwrap_err().kind(), ErrorKind::NotHeld);
     assert_eq!(lock.resume(token).unwrap_err().kind(), ErrorKind::NotHeld);
 
-    let first = lock.with_lock("a", |held| held.fence()).unwrap();
+    let first = lock.with_lock("a", Held::fence).unwrap();
     let second =
         lock.acquire("a").run(|held| held.check().map(|()| held.fence())).unwrap().unwrap();
     assert!(second > first);
