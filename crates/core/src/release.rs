@@ -37,10 +37,11 @@ const PAUSES: fn() -> RetryPolicy =
 /// Ends a grant on its holder's side: from here on it is not held, whatever the store still says.
 /// Returns how it was lost before, if it was.
 pub(crate) fn stop(engine: &Engine, grant: &Grant) -> Option<Loss> {
-    let lost = grant.loss(engine.clock.now());
+    let now = engine.clock.now();
+    let lost = grant.loss(now);
     // A deadline that passed unnoticed is news as well.
     if grant.end(lost.map_or(End::Released, End::from)) {
-        engine.events.ended(grant, engine.clock.now(), lost);
+        engine.events.ended(grant, now, lost);
     }
     engine.keeper.dismiss(grant);
     lost
@@ -53,7 +54,12 @@ pub(crate) async fn give_back(
     lost: Option<Loss>,
 ) -> Result<(), LockError> {
     let span = tracing::debug_span!("release", key = %grant.key, store = engine.store.name, fence = %grant.fence);
-    let given = give(&engine, &grant, lost).instrument(span.clone()).await;
+    // As in `acquire`: only a watched span is worth a box.
+    let given = if span.is_disabled() {
+        give(&engine, &grant, lost).await
+    } else {
+        Box::pin(give(&engine, &grant, lost)).instrument(span.clone()).await
+    };
     let _in = span.enter();
     match &given {
         Ok(()) => {
