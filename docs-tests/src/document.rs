@@ -70,7 +70,7 @@ fn language(info: &str) -> Result<Language, String> {
         }
         Some("rust") => Ok(Language::Rust),
         Some("json") => Ok(Language::Json),
-        Some("text" | "toml" | "ini" | "lua" | "sql" | "js" | "python" | "mermaid") => {
+        Some("text" | "toml" | "ini" | "lua" | "sql" | "js" | "python" | "mermaid" | "yaml") => {
             Ok(Language::Data)
         }
         Some(word @ ("bash" | "shell" | "zsh")) => {

@@ -49,9 +49,10 @@ pub(crate) struct Parts {
 
 impl Engine {
     pub(crate) fn new(parts: Parts) -> Arc<Self> {
-        let events = Arc::new(parts.events);
+        let store = parts.backend.capabilities();
+        let events = Arc::new(parts.events.of(store.name));
         Arc::new(Self {
-            store: parts.backend.capabilities(),
+            store,
             keeper: Keeper::new(
                 Arc::clone(&parts.backend),
                 Arc::clone(&parts.clock),
@@ -109,18 +110,19 @@ impl Engine {
         self.queue.close();
     }
 
-    /// Makes a handle of a grant, and lets the keeper look after it.
+    /// Makes a handle of a grant, and lets the keeper look after it. No attempts: another holder handed it over.
     pub(crate) fn admit(
         self: &Arc<Self>,
         wish: &Wish,
         lease: Lease,
         sent_at: Moment,
         front: Option<LockFront>,
+        attempts: u32,
     ) -> LockHandle {
         let grant = Arc::new(Grant::new(wish, lease, sent_at, front));
         self.keeper.admit(&grant);
-        tracing::debug!(key = %grant.key, store = self.store.name, fence = %grant.fence, "acquired");
-        self.events.emit(EventKind::Acquired, &grant.key, Some(grant.fence), None);
+        tracing::debug!(key = %grant.key, store = self.store.name, fence = %grant.fence, attempts, outcome = "acquired", "acquired");
+        self.events.emit_attempts(EventKind::Acquired, &grant.key, Some(grant.fence), attempts);
         LockHandle::new(Arc::clone(self), grant)
     }
 }

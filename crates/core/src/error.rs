@@ -196,6 +196,13 @@ impl LockError {
         self.0.holder.as_ref()
     }
 
+    /// What happened, without saying to which lock: for those who may not know keys. Sources may name keys too.
+    pub(crate) fn without_key(&self) -> Self {
+        let mut bare = Self::new(self.0.kind, self.0.message.clone());
+        (bare.0.attempts, bare.0.elapsed) = (self.0.attempts, self.0.elapsed);
+        bare
+    }
+
     /// A second error with the same content, for the other calls of one failed batch.
     ///
     /// The source becomes text: errors of dependencies cannot be cloned.

@@ -7,11 +7,13 @@ use std::time::Duration;
 use crate::backend::{ExtendBy, ExtendRequest, Extension};
 use crate::engine::Engine;
 use crate::error::LockError;
+use crate::event::EventKind;
 use crate::fence::Fence;
 use crate::grant::{End, Grant, Loss};
 use crate::info::LockInfo;
 use crate::key::Key;
 use crate::lease;
+use crate::meter;
 use crate::release::{self, Finishing, within};
 use crate::token::LockToken;
 
@@ -116,6 +118,8 @@ impl LockHandle {
             Arc::clone(&engine.backend).detach(grant.key.clone(), grant.secret.clone(), ttl);
         self.held.take_extension(within(engine.step_timeout, &mut call).await, sent_at)?;
         if grant.end(End::Detached) {
+            tracing::debug!(key = %grant.key, store = engine.store.name, fence = %grant.fence, outcome = "detached", "detached");
+            engine.events.ended(&grant, engine.clock.now(), None);
             self.disown();
             engine.keeper.dismiss(&grant);
             drop(grant.take_front());
@@ -277,7 +281,19 @@ impl Held {
             Some(Err(error)) => Some(Err(error)),
             None => None,
         };
-        self.take_extension(answer, sent_at)
+        let extended = self.take_extension(answer, sent_at);
+        let (key, fence, events) = (&self.grant.key, self.grant.fence, &self.engine.events);
+        match &extended {
+            Ok(()) => {
+                tracing::debug!(%key, store = events.store(), %fence, outcome = "extended", "extended");
+                events.emit(EventKind::Extended, key, Some(fence), None);
+            }
+            Err(error) => {
+                tracing::debug!(%key, store = events.store(), %fence, outcome = "failed", %error, "not extended");
+                events.emit(EventKind::ExtendFailed, key, Some(fence), Some(error));
+            }
+        }
+        extended
     }
 
     fn take_extension(
@@ -296,11 +312,15 @@ impl Held {
                 self.engine.keeper.lose(&self.grant, Loss::TakenAway);
                 Err(self.lost_error(Loss::TakenAway))
             }
-            Some(Err(error)) => Err(error.with_key(&self.key())),
-            None => Err(LockError::ambiguous(
-                "the store did not answer in time; the lock is held until the deadline it had before",
-            )
-            .with_key(&self.key())),
+            other => {
+                let error = other.and_then(Result::err).unwrap_or_else(|| {
+                    LockError::ambiguous(
+                        "the store did not answer in time; the lock is held until the deadline it had before",
+                    )
+                });
+                meter::store_error(self.engine.store.name, error.kind());
+                Err(error.with_key(&self.key()))
+            }
         }
     }
 

@@ -22,6 +22,7 @@ mod key;
 mod lease;
 mod lock;
 mod memory;
+mod meter;
 mod owner;
 mod queue;
 mod reaper;
@@ -44,7 +45,7 @@ pub use backend::{
 pub use clock::{BootClock, Clock, ManualClock, Moment, TokioClock};
 pub use election::{Election, Leadership};
 pub use error::{ErrorKind, LockError};
-pub use event::{Event, EventKind};
+pub use event::{Event, EventKind, Operation};
 pub use fence::Fence;
 pub use grant::Loss;
 pub use handle::{Held, LockHandle};

@@ -11,7 +11,7 @@ use crate::clock::{BootClock, Clock};
 use crate::election::Election;
 use crate::engine::{Engine, Parts};
 use crate::error::LockError;
-use crate::event::{Event, Events};
+use crate::event::{Event, EventKind, Events};
 use crate::fence::Fence;
 use crate::handle::{Held, LockHandle};
 use crate::info::LockInfo;
@@ -198,7 +198,16 @@ impl DistributedLock {
     /// # Errors
     /// What the store reports.
     pub async fn is_locked(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
-        Ok(self.lookup(key).await?.is_some())
+        let key = self.engine.key(key.as_ref())?;
+        let holder = self.step("is_locked", self.backend().lookup(key.clone())).await;
+        let found = holder.as_ref().is_ok_and(Option::is_some);
+        self.engine.events.emit(
+            EventKind::Checked { held: found },
+            &key,
+            None,
+            holder.as_ref().err(),
+        );
+        Ok(holder?.is_some())
     }
 
     /// Who holds the lock now.
@@ -207,8 +216,18 @@ impl DistributedLock {
     /// What the store reports.
     pub async fn lookup(&self, key: impl AsRef<str>) -> Result<Option<LockInfo>, LockError> {
         let key = self.engine.key(key.as_ref())?;
-        let holder = self.step(self.backend().lookup(key)).await?;
-        Ok(holder.map(|holder| self.engine.info(holder)))
+        let holder = self.step("lookup", self.backend().lookup(key.clone())).await;
+        let (found, fence) = match &holder {
+            Ok(Some(holder)) => (true, holder.fence),
+            _ => (false, None),
+        };
+        self.engine.events.emit(
+            EventKind::LookedUp { held: found },
+            &key,
+            fence,
+            holder.as_ref().err(),
+        );
+        Ok(holder?.map(|holder| self.engine.info(holder)))
     }
 
     /// The locks that are held now and begin with `prefix`, sorted by key, at most 10 000.
@@ -217,7 +236,7 @@ impl DistributedLock {
     /// [`Unsupported`](crate::ErrorKind::Unsupported) where the store cannot list; what it reports otherwise.
     pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockInfo>, LockError> {
         let prefix = format!("{}{}", self.engine.prefix, prefix.as_ref());
-        let held = self.step(self.backend().list(prefix, LIST_LIMIT)).await?;
+        let held = self.step("list", self.backend().list(prefix, LIST_LIMIT)).await?;
         let mut infos: Vec<_> = held.into_iter().map(|holder| self.engine.info(holder)).collect();
         infos.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(infos)
@@ -233,7 +252,7 @@ impl DistributedLock {
             token.secret().clone(),
             ExtendBy::AtLeast(Duration::ZERO),
         );
-        let mut answers = self.step(self.backend().extend(vec![ask])).await?;
+        let mut answers = self.step("owns", self.backend().extend(vec![ask])).await?;
         match (answers.pop(), answers.is_empty()) {
             (Some(answer), true) => Ok(matches!(answer?, Extension::Extended(_))),
             _ => Err(LockError::internal("the store answered one question with several answers")),
@@ -274,11 +293,11 @@ impl DistributedLock {
         let sent_at = engine.clock.now();
         let resumed = self.backend().resume(wish.key.clone(), wish.secret.clone(), wish.spec.ttl);
         match self
-            .step(resumed)
+            .step("resume", resumed)
             .await
             .map_err(|error| error.with_key(&engine.user_key(&wish.key)))?
         {
-            Extension::Extended(lease) => Ok(engine.admit(&wish, lease, sent_at, None)),
+            Extension::Extended(lease) => Ok(engine.admit(&wish, lease, sent_at, None, 1)),
             Extension::NotHeld => Err(not_held(engine, &wish)),
         }
     }
@@ -292,7 +311,7 @@ impl DistributedLock {
         spec.check(&self.engine.store)?;
         let wish = Wish::new(token.key().clone(), token.secret().clone(), Arc::new(spec));
         let call = self.backend().detach(wish.key.clone(), wish.secret.clone(), ttl);
-        match self.step(call).await? {
+        match self.step("extend", call).await? {
             Extension::Extended(lease) => Ok(lease),
             Extension::NotHeld => Err(not_held(&self.engine, &wish)),
         }
@@ -305,7 +324,7 @@ impl DistributedLock {
     /// otherwise.
     pub async fn release_token(&self, token: &LockToken) -> Result<(), LockError> {
         let call = self.backend().release(token.key().clone(), token.secret().clone());
-        match self.step(call).await? {
+        match self.step("release", call).await? {
             Release::Released => Ok(()),
             Release::NotHeld => {
                 let spec = Arc::clone(&self.engine.defaults);
@@ -323,7 +342,7 @@ impl DistributedLock {
     /// [`NotHeld`](crate::ErrorKind::NotHeld) if it is not held with that fence; what the store reports otherwise.
     pub async fn force_release(&self, key: impl AsRef<str>, fence: Fence) -> Result<(), LockError> {
         let key = self.engine.key(key.as_ref())?;
-        match self.step(self.backend().force_release(key.clone(), fence)).await? {
+        match self.step("force_release", self.backend().force_release(key.clone(), fence)).await? {
             Release::Released => {
                 tracing::warn!(%key, %fence, "a lock was released by force");
                 Ok(())
@@ -340,7 +359,7 @@ impl DistributedLock {
     /// # Errors
     /// What the store reports.
     pub async fn probe(&self) -> Result<Guarantees, LockError> {
-        self.step(self.backend().probe()).await
+        self.step("probe", self.backend().probe()).await
     }
 
     /// Refuses new locks, and waits for the releases that are still under way: at most five seconds.
@@ -375,11 +394,16 @@ impl DistributedLock {
     }
 
     /// One step that is bounded in time and repeated by nobody.
-    async fn step<T>(&self, mut call: Reply<T>) -> Result<T, LockError> {
+    async fn step<T>(&self, step: &'static str, mut call: Reply<T>) -> Result<T, LockError> {
         self.engine.reaper.adopt();
-        within(self.engine.step_timeout, &mut call).await.unwrap_or_else(|| {
+        let answer = within(self.engine.step_timeout, &mut call).await.unwrap_or_else(|| {
             Err(LockError::ambiguous("the store did not answer in time; check that it is up"))
-        })
+        });
+        match &answer {
+            Ok(_) => tracing::debug!(store = self.engine.store.name, outcome = "ok", "{step}"),
+            Err(error) => self.engine.events.store_error(step, None, error),
+        }
+        answer
     }
 }
 
@@ -470,8 +494,20 @@ impl Builder {
     }
 
     /// Calls `sink` for everything that happens to a lock. It should be quick; if it panics, nothing is harmed.
+    /// Events carry a hash of the key; see [`reveal_keys`](Self::reveal_keys).
     pub fn on_event(mut self, sink: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
-        self.parts.events = Events::to(sink);
+        self.parts.events.watch(sink);
+        self
+    }
+
+    /// Lets those events show their keys for which `show` says yes. Default: they carry a hash of the key only.
+    ///
+    /// It is asked once for each event; if it panics, that event shows a hash.
+    pub fn reveal_keys(
+        mut self,
+        show: impl Fn(&Event<'_>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.parts.events.reveal(show);
         self
     }
 

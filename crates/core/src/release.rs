@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use tracing::Instrument as _;
+
 use crate::backend::{Attempt, Release, Reply, Transfer, TransferRequest};
 use crate::clock::Moment;
 use crate::engine::Engine;
@@ -35,8 +37,12 @@ const PAUSES: fn() -> RetryPolicy =
 /// Ends a grant on its holder's side: from here on it is not held, whatever the store still says.
 /// Returns how it was lost before, if it was.
 pub(crate) fn stop(engine: &Engine, grant: &Grant) -> Option<Loss> {
-    let lost = grant.loss(engine.clock.now());
-    grant.end(End::Released);
+    let now = engine.clock.now();
+    let lost = grant.loss(now);
+    // A deadline that passed unnoticed is news as well.
+    if grant.end(lost.map_or(End::Released, End::from)) {
+        engine.events.ended(grant, now, lost);
+    }
     engine.keeper.dismiss(grant);
     lost
 }
@@ -47,13 +53,21 @@ pub(crate) async fn give_back(
     grant: Arc<Grant>,
     lost: Option<Loss>,
 ) -> Result<(), LockError> {
-    let given = give(&engine, &grant, lost).await;
+    let span = tracing::debug_span!("release", key = %grant.key, store = engine.store.name, fence = %grant.fence);
+    // As in `acquire`: only a watched span is worth a box.
+    let given = if span.is_disabled() {
+        give(&engine, &grant, lost).await
+    } else {
+        Box::pin(give(&engine, &grant, lost)).instrument(span.clone()).await
+    };
+    let _in = span.enter();
     match &given {
         Ok(()) => {
-            tracing::debug!(key = %grant.key, store = engine.store.name, fence = %grant.fence, "released");
+            tracing::debug!(outcome = "released", "released");
             engine.events.emit(EventKind::Released, &grant.key, Some(grant.fence), None);
         }
         Err(error) => {
+            tracing::warn!(outcome = "failed", %error, "not released as ours");
             engine.events.emit(
                 EventKind::ReleaseFailed,
                 &grant.key,
@@ -147,7 +161,7 @@ async fn hand_over(
     let mut call = Arc::clone(&engine.backend).transfer(request);
     match within(engine.step_timeout, &mut call).await {
         Some(Ok(Transfer::Transferred(lease))) => {
-            match over.deliver(|front| engine.admit(&wish, lease, sent_at, Some(front))) {
+            match over.deliver(|front| engine.admit(&wish, lease, sent_at, Some(front), 0)) {
                 Ok(()) => Handed::Delivered,
                 Err(handle) => handle.into_grant().map_or(Handed::Delivered, |grant| {
                     stop(engine, &grant);
@@ -233,9 +247,13 @@ fn hand_to_reaper(engine: &Arc<Engine>, key: &Key, secret: &Secret, until: Momen
 
 async fn release_once(engine: &Engine, key: &Key, secret: &Secret) -> Result<Release, LockError> {
     let mut call = Arc::clone(&engine.backend).release(key.clone(), secret.clone());
-    within(engine.step_timeout, &mut call).await.unwrap_or_else(|| {
+    let answer = within(engine.step_timeout, &mut call).await.unwrap_or_else(|| {
         Err(LockError::ambiguous("the store did not answer a release in time").with_key(key))
-    })
+    });
+    if let Err(error) = &answer {
+        engine.events.store_error("release", Some(key), error);
+    }
+    answer
 }
 
 /// Releases until the store confirms it or the lease would be over anyway.
@@ -304,6 +322,7 @@ pub(crate) fn drop_grant(engine: &Arc<Engine>, grant: Arc<Grant>) {
         && let Some(Ok(_)) = engine.backend.release_now(&grant.key, &grant.secret)
     {
         drop(grant.take_front());
+        tracing::debug!(key = %grant.key, store = engine.store.name, fence = %grant.fence, outcome = "released", "released");
         engine.events.emit(EventKind::Released, &grant.key, Some(grant.fence), None);
         return;
     }

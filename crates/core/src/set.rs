@@ -15,6 +15,7 @@ use crate::backend::{Busy, Intent, Liveness, ManyAttempt, Subscription};
 use crate::clock::Moment;
 use crate::engine::Engine;
 use crate::error::{ErrorKind, LockError};
+use crate::event::EventKind;
 use crate::fence::Fence;
 use crate::grant::Loss;
 use crate::handle::{Held, LockHandle};
@@ -245,6 +246,7 @@ struct Claim {
     wishes: Vec<Wish>,
     call: Option<crate::backend::Reply<ManyAttempt>>,
     sent_at: Moment,
+    tries: u32,
     doubtful: bool,
 }
 
@@ -253,12 +255,13 @@ impl Claim {
         let wish = |key: &Key| Ok(Wish::new(key.clone(), Secret::generate()?, Arc::clone(spec)));
         let wishes = keys.iter().map(wish).collect::<Result<_, LockError>>()?;
         let sent_at = engine.clock.now();
-        Ok(Self { engine, wishes, call: None, sent_at, doubtful: false })
+        Ok(Self { engine, wishes, call: None, sent_at, tries: 0, doubtful: false })
     }
 
     async fn attempt(&mut self, limit: Duration) -> Result<ManyAttempt, LockError> {
         let requests = self.wishes.iter().map(|wish| wish.request(Intent::Try)).collect();
         self.sent_at = self.engine.clock.now();
+        self.tries = self.tries.saturating_add(1);
         let call = self.call.insert(Arc::clone(&self.engine.backend).acquire_many(requests));
         let answer = within(limit, call).await;
         if answer.is_some() {
@@ -266,13 +269,23 @@ impl Claim {
         }
         let answer =
             answer.unwrap_or_else(|| Err(LockError::ambiguous("the store did not answer in time")));
+        match &answer {
+            Ok(ManyAttempt::Busy(key, _)) => {
+                tracing::debug!(%key, attempts = self.tries, outcome = "busy", "busy");
+                self.engine.events.emit_attempts(EventKind::Busy, key, None, self.tries);
+            }
+            Err(error) => self.engine.events.store_error("acquire_all", None, error),
+            Ok(_) => {}
+        }
         self.doubtful |= answer.as_ref().is_err_and(|error| !error.kind().is_definite());
         answer
     }
 
     fn into_set(mut self, leases: Vec<crate::backend::Lease>) -> Result<LockSet, LockError> {
         let wishes = std::mem::take(&mut self.wishes);
-        let admit = |(wish, lease): (&Wish, _)| self.engine.admit(wish, lease, self.sent_at, None);
+        let admit = |(wish, lease): (&Wish, _)| {
+            self.engine.admit(wish, lease, self.sent_at, None, self.tries)
+        };
         LockSet::new(wishes.iter().zip(leases).map(admit).collect())
     }
 }

@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Instrument as _;
+
 use crate::backend::{Attempt, Busy, Intent, Lease, Reply, Subscription, WakeUps};
 use crate::clock::Moment;
 use crate::engine::Engine;
@@ -16,6 +18,7 @@ use crate::handle::LockHandle;
 use crate::info::Holder;
 use crate::key::Key;
 use crate::lease;
+use crate::meter::{self, Waiting};
 use crate::queue::{Entered, Turn, Why};
 use crate::release::{withdraw, within};
 use crate::secret::Secret;
@@ -49,9 +52,22 @@ pub(crate) async fn acquire(
     spec.check(&engine.store).map_err(|error| error.with_key(&key))?;
     engine.reaper.adopt();
     let wish = Wish::new(key, Secret::generate()?, spec);
+    let span = tracing::debug_span!("acquire", key = %wish.key, store = engine.store.name);
     let mut contest = Contest::new(Arc::clone(&engine), wish);
-    let outcome = contest.run().await;
+    // An unwatched span is not entered: moving the future into it would cost a tenth of the whole call.
+    let outcome = if span.is_disabled() {
+        contest.run().await
+    } else {
+        Box::pin(contest.run()).instrument(span.clone()).await
+    };
+    contest.outcome = match &outcome {
+        Ok(Outcome::Held(_)) => "acquired",
+        Ok(Outcome::Busy(_)) => "busy",
+        Err(_) => "failed",
+    };
     if let Err(error) | Ok(Outcome::Busy(error)) = &outcome {
+        let (attempts, outcome) = (contest.attempts, contest.outcome);
+        span.in_scope(|| tracing::debug!(attempts, outcome, %error, "not acquired"));
         engine.events.emit(EventKind::AcquireFailed, &contest.wish.key, None, Some(error));
     }
     outcome
@@ -76,6 +92,9 @@ struct Contest {
     /// Some request may have been done although its answer was lost.
     doubtful: bool,
     last_sent: Moment,
+    /// How it ended, for those who count.
+    outcome: &'static str,
+    waiting: Option<Waiting>,
 }
 
 /// What one attempt came to.
@@ -102,6 +121,8 @@ impl Contest {
             traces: false,
             doubtful: false,
             last_sent: started,
+            outcome: "cancelled",
+            waiting: None,
         }
     }
 
@@ -116,6 +137,7 @@ impl Contest {
                 Entered::Front(front) => return self.contend(front, Why::Vacant).await,
                 Entered::Behind(ticket) => ticket,
             };
+            self.wait_is_on();
             // Whoever shut the queue did it before or after we entered: in both cases we hear of it.
             self.engine.check_open().map_err(|_| self.closed())?;
             let turn = match self.wish.spec.wait {
@@ -185,7 +207,7 @@ impl Contest {
                     self.holder = busy.holder;
                     recheck =
                         busy.retry_after.unwrap_or(Duration::MAX).max(Duration::from_millis(1));
-                    self.engine.events.emit(EventKind::Busy, &self.wish.key, None, None);
+                    self.found_busy();
                     if bell.is_none()
                         && wake_ups == WakeUps::PerKey
                         && self.engine.clock.now() < self.deadline
@@ -234,9 +256,11 @@ impl Contest {
         };
         let Some(answer) = answer else {
             (self.traces, self.doubtful) = (true, true);
-            return Tried::Failed(LockError::ambiguous(
+            let error = LockError::ambiguous(
                 "the store did not answer in time; the attempt is being undone",
-            ));
+            );
+            self.engine.events.store_error("acquire", Some(&self.wish.key), &error);
+            return Tried::Failed(error);
         };
         self.calls.pop();
         match answer {
@@ -246,6 +270,7 @@ impl Contest {
                 let doubtful = !error.kind().is_definite();
                 self.traces |= doubtful;
                 self.doubtful |= doubtful;
+                self.engine.events.store_error("acquire", Some(&self.wish.key), &error);
                 Tried::Failed(error)
             }
         }
@@ -258,7 +283,7 @@ impl Contest {
         sent_at: Moment,
         front: Option<LockFront>,
     ) -> Result<Outcome, LockError> {
-        let handle = self.engine.admit(&self.wish, lease, sent_at, front);
+        let handle = self.engine.admit(&self.wish, lease, sent_at, front, self.attempts);
         self.traces = false;
         if !handle.is_held() {
             drop(handle);
@@ -322,6 +347,17 @@ impl Contest {
         heard(bell, pause.min(self.deadline.since(self.engine.clock.now()))).await;
     }
 
+    fn found_busy(&mut self) {
+        let (key, attempts) = (&self.wish.key, self.attempts);
+        tracing::debug!(attempts, outcome = "busy", "busy");
+        self.engine.events.emit_attempts(EventKind::Busy, key, None, attempts);
+        self.wait_is_on();
+    }
+
+    fn wait_is_on(&mut self) {
+        self.waiting.get_or_insert_with(|| Waiting::new(self.engine.store.name));
+    }
+
     fn timeout(&mut self) -> LockError {
         let error = LockError::new(
             ErrorKind::Timeout,
@@ -356,6 +392,8 @@ pub(crate) async fn heard(bell: Option<&mut Subscription>, pause: Duration) -> b
 
 impl Drop for Contest {
     fn drop(&mut self) {
+        let elapsed = || self.engine.clock.now().since(self.started);
+        meter::acquire(self.engine.store.name, self.outcome, elapsed);
         if !self.traces && self.calls.is_empty() {
             return;
         }

@@ -29,11 +29,18 @@
 //!
 //! A store of your own implements [`Backend`] and goes to [`DistributedLock::builder`].
 //!
+//! # Telemetry
+//!
+//! Spans and events go to `tracing`; the feature `metrics` counts and times through the `metrics` crate;
+//! [`Builder::on_event`] calls you. `docs/operations.md` shows all three, with a dashboard.
+//!
 //! # What to read next
 //!
-//! [`DistributedLock`] has the calls, [`LockHandle`] what a holder can do, [`LockError`] what can go wrong. The
+//! [`DistributedLock`] has the calls, [`LockHandle`] what a holder can do, [`LockError`] what can go wrong, [`blocking`]
+//! the same for code without async. The
 //! guarantees, store by store and fault by fault, stand in `docs/guarantees.md`.
 
+pub mod blocking;
 mod lock;
 mod stores;
 mod url;

@@ -181,8 +181,16 @@ impl<S> Builder<S> {
     }
 
     /// Calls `sink` for everything that happens to a lock. It should be quick; if it panics, nothing is harmed.
+    /// Events carry a hash of the key; see [`reveal_keys`](Self::reveal_keys).
     pub fn on_event(self, sink: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         self.with(|builder| builder.on_event(sink))
+    }
+
+    /// Lets those events show their keys for which `show` says yes. Default: they carry a hash of the key only.
+    ///
+    /// It is asked once for each event; if it panics, that event shows a hash.
+    pub fn reveal_keys(self, show: impl Fn(&Event<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|builder| builder.reveal_keys(show))
     }
 
     fn with(

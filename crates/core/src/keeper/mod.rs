@@ -20,6 +20,7 @@ use crate::clock::{Clock, Moment};
 use crate::error::LockError;
 use crate::event::{EventKind, Events};
 use crate::grant::{Grant, Loss, TICK};
+use crate::meter;
 
 /// Keeps locks alive. Owned by the engine.
 #[derive(Debug)]
@@ -245,12 +246,19 @@ impl Desk {
             // Somebody else's fence means somebody else's lock, whatever the store calls it.
             Ok(Extension::Extended(lease)) if lease.fence == grant.fence => {
                 grant.extended(lease, sent_at);
+                tracing::trace!(key = %grant.key, fence = %grant.fence, outcome = "renewed", "renewed");
+                meter::renewal(self.events.store(), "renewed");
                 self.events.emit(EventKind::Renewed, &grant.key, Some(grant.fence), None);
                 Answer::Extended { valid_until: grant.valid_until(), sent_at }
             }
-            Ok(Extension::Extended(_) | Extension::NotHeld) => Answer::NotHeld,
+            Ok(Extension::Extended(_) | Extension::NotHeld) => {
+                meter::renewal(self.events.store(), "lost");
+                Answer::NotHeld
+            }
             Err(error) => {
-                tracing::warn!(key = %grant.key, fence = %grant.fence, %error, "a renewal failed; it is tried again until the lease ends");
+                meter::renewal(self.events.store(), "failed");
+                meter::store_error(self.events.store(), error.kind());
+                tracing::warn!(store = self.events.store(), key = %grant.key, fence = %grant.fence, %error, "a renewal failed; it is tried again until the lease ends");
                 self.events.emit(
                     EventKind::RenewalFailed,
                     &grant.key,
@@ -269,8 +277,7 @@ impl Desk {
     /// Tells the holder, and lets the next of this process ask the store.
     fn lose(&self, grant: &Grant, loss: Loss) {
         if grant.end(loss.into()) {
-            tracing::warn!(key = %grant.key, fence = %grant.fence, reason = %loss, "the lock was lost");
-            self.events.emit(EventKind::Lost(loss), &grant.key, Some(grant.fence), None);
+            self.events.ended(grant, self.clock.now(), Some(loss));
         }
         drop(grant.take_front());
     }

@@ -1,0 +1,144 @@
+//! What a watcher is told: every kind of event, its redaction, and losses that only the holder notices. Virtual time.
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+
+use common::{Fault, SECOND, Step, builder, clock};
+use holdtight_core::{Builder, DistributedLock, ErrorKind, EventKind, Loss, Operation};
+
+/// What a sink may keep of an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    kind: EventKind,
+    operation: Operation,
+    ok: bool,
+    reason: Option<&'static str>,
+    key: Option<String>,
+    hash: String,
+    fence: bool,
+    error: Option<String>,
+}
+
+type Log = Arc<Mutex<Vec<Seen>>>;
+
+fn watched(builder: Builder) -> (DistributedLock, Log) {
+    let log = Log::default();
+    let sink = Arc::clone(&log);
+    let lock = builder.on_event(move |event| {
+        sink.lock().unwrap().push(Seen {
+            kind: event.kind,
+            operation: event.operation(),
+            ok: event.is_ok(),
+            reason: event.reason(),
+            key: event.key.map(ToString::to_string),
+            hash: event.key_hash(),
+            fence: event.fence.is_some(),
+            error: event.error.map(ToString::to_string),
+        });
+    });
+    (lock.build().unwrap(), log)
+}
+
+fn take(log: &Log) -> Vec<Seen> {
+    std::mem::take(&mut log.lock().unwrap())
+}
+
+/// The story in short: kind, whether it went well, and why not.
+fn story(log: &Log) -> Vec<(EventKind, bool, Option<&'static str>)> {
+    take(log).into_iter().map(|seen| (seen.kind, seen.ok, seen.reason)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_call_and_every_failure_is_told_with_its_reason() {
+    let clock = clock();
+    let store = common::Scripted::new(clock.clone());
+    let (lock, log) = watched(builder(&store, &clock));
+
+    let handle = lock.acquire("k").await.unwrap();
+    assert!(lock.try_acquire("k").await.unwrap().is_none());
+    assert!(lock.is_locked("k").await.unwrap());
+    assert!(lock.lookup("free").await.unwrap().is_none());
+    handle.extend(60 * SECOND).await.unwrap();
+    handle.release().await.unwrap();
+    assert_eq!(
+        story(&log),
+        [
+            (EventKind::Acquired, true, None),
+            (EventKind::AcquireFailed, false, Some("locked")),
+            (EventKind::Checked { held: true }, true, None),
+            (EventKind::LookedUp { held: false }, false, None),
+            (EventKind::Extended, true, None),
+            (EventKind::Released, true, None),
+        ]
+    );
+
+    // The store refuses: an error, not a reason to believe that the lock is gone.
+    let handle = lock.acquire("k").await.unwrap();
+    store.next(Step::Extend, &[Fault::Refuse(ErrorKind::Unavailable)]);
+    handle.extend(60 * SECOND).await.unwrap_err();
+    lock.force_release("k", handle.fence()).await.unwrap();
+    handle.extend(60 * SECOND).await.unwrap_err();
+    handle.release().await.unwrap_err();
+    assert_eq!(
+        story(&log),
+        [
+            (EventKind::Acquired, true, None),
+            (EventKind::ExtendFailed, false, Some("error")),
+            (EventKind::Lost(Loss::TakenAway), false, Some("not-found")),
+            (EventKind::ExtendFailed, false, Some("not-found")),
+            (EventKind::ReleaseFailed, false, Some("not-found")),
+        ]
+    );
+
+    store.next(Step::Acquire, &[Fault::Refuse(ErrorKind::AuthFailed)]);
+    lock.acquire("k").await.unwrap_err();
+    assert_eq!(story(&log), [(EventKind::AcquireFailed, false, Some("error"))]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_are_hashed_in_events_and_in_their_errors_unless_revealed() {
+    let clock = clock();
+    let store = common::Scripted::new(clock.clone());
+    let (lock, log) = watched(builder(&store, &clock));
+    let handle = lock.acquire("customer:ann").await.unwrap();
+    assert!(lock.try_acquire("customer:ann").await.unwrap().is_none());
+    let told = take(&log);
+    assert!(!format!("{told:?}").contains("ann"), "{told:?}");
+    assert!(told.iter().all(|seen| seen.hash == told[0].hash && seen.hash.len() == 24));
+    assert!(told[0].fence && told[1].error.is_some(), "{told:?}");
+    handle.release().await.unwrap();
+    lock.acquire("customer:bob").await.unwrap().release().await.unwrap();
+    assert_ne!(take(&log).pop().unwrap().hash, told[0].hash);
+
+    // Asked event by event; a predicate that panics hides.
+    let (lock, log) = watched(builder(&store, &clock).reveal_keys(|event| {
+        assert!(event.key.is_none() && event.kind != EventKind::Released, "not for releases");
+        event.operation() == Operation::Acquire
+    }));
+    let handle = lock.acquire("customer:ann").await.unwrap();
+    assert!(lock.try_acquire("customer:ann").await.unwrap().is_none());
+    handle.extend(60 * SECOND).await.unwrap();
+    handle.release().await.unwrap();
+    let [acquired, busy, extended, released] = &take(&log)[..] else { panic!("four events") };
+    assert_eq!(acquired.key.as_deref(), Some("customer:ann"));
+    assert!(busy.error.as_ref().unwrap().contains("customer:ann"), "{busy:?}");
+    assert_eq!((&extended.key, &released.key), (&None, &None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_that_only_the_releasing_holder_notices_is_told_once() {
+    let clock = clock();
+    let store = common::Scripted::new(clock.clone());
+    let (lock, log) = watched(builder(&store, &clock));
+    let handle = lock.acquire("k").ttl(10 * SECOND).auto_renew(false).await.unwrap();
+    let held = handle.held();
+    // The machine slept: the clock went on, timers did not.
+    clock.jump(20 * SECOND);
+    assert_eq!(handle.release().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(held.check().unwrap_err().kind(), ErrorKind::Lost);
+    tokio::time::sleep(SECOND).await;
+    let lost: Vec<_> =
+        story(&log).into_iter().filter(|(kind, ..)| matches!(kind, EventKind::Lost(_))).collect();
+    assert_eq!(lost, [(EventKind::Lost(Loss::Expired), false, Some("expired"))]);
+}

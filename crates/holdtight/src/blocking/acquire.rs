@@ -1,0 +1,95 @@
+//! The builders behind the blocking `acquire` and `try_acquire`: options first, then `.get()` or `.run(…)`.
+
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use holdtight_core::{Liveness, LockError, Owner, RetryPolicy};
+
+use super::background;
+use super::handle::{Held, LockHandle};
+
+/// A lock about to be taken: see [`DistributedLock::acquire`](super::DistributedLock::acquire).
+#[derive(Debug)]
+#[must_use = "nothing happens until `get` or `run` is called"]
+pub struct Acquire(pub(super) holdtight_core::Acquire);
+
+/// A lock about to be tried: see [`DistributedLock::try_acquire`](super::DistributedLock::try_acquire).
+#[derive(Debug)]
+#[must_use = "nothing happens until `get` is called"]
+pub struct TryAcquire(pub(super) holdtight_core::TryAcquire);
+
+macro_rules! options {
+    ($builder:ident: $($(#[$doc:meta])* $name:ident($($value:ident: $type:ty)?);)*) => {
+        impl $builder {$(
+            $(#[$doc])*
+            pub fn $name(self $(, $value: $type)?) -> Self {
+                Self(self.0.$name($($value)?))
+            }
+        )*}
+    };
+}
+
+macro_rules! common_options {
+    ($builder:ident) => {
+        options! { $builder:
+            /// The lease: how long the lock lasts if nothing is heard from its holder. Default 30 s.
+            ttl(ttl: Duration);
+            /// Whether the lock is renewed in the background while the handle lives. Default: it is.
+            auto_renew(auto_renew: bool);
+            /// Ends the lock after so long, however often it is renewed: for work that may hang.
+            max_hold(most: Duration);
+            /// Why the lock is taken, for whoever finds it held.
+            reason(reason: impl Into<String>);
+            /// Who takes the lock, for whoever finds it held. Default: this process.
+            owner(owner: Owner);
+            /// What keeps the lock alive besides its lease. Default: this process.
+            liveness(liveness: Liveness);
+        }
+    };
+}
+
+common_options!(Acquire);
+common_options!(TryAcquire);
+
+options! { Acquire:
+    /// How long to wait if the lock is busy. Zero makes one attempt. Default 5 s.
+    wait(wait: Duration);
+    /// Waits until it can be had, however long that takes.
+    wait_forever();
+    /// How a busy lock is rechecked.
+    retry(retry: RetryPolicy);
+}
+
+impl Acquire {
+    /// Takes the lock.
+    ///
+    /// # Errors
+    /// As [`DistributedLock::acquire`](super::DistributedLock::acquire).
+    pub fn get(self) -> Result<LockHandle, LockError> {
+        background::wait(self.0.into_future()).map(LockHandle::new)
+    }
+
+    /// Takes the lock, runs `work` on this thread, and gives the lock back, also if the work panics.
+    ///
+    /// # Errors
+    /// Those of acquiring; [`Lost`](crate::ErrorKind::Lost) if the lock was lost before the work ended: somebody else may
+    /// have worked at the same time. Work that ended before is `Ok`, whatever the release then says.
+    pub fn run<T>(self, work: impl FnOnce(&Held) -> T) -> Result<T, LockError> {
+        let handle = self.get()?;
+        let out = work(handle.held());
+        handle.held().check()?;
+        // The work was done in time. That the lock could not be given back is logged where it happens.
+        let _ = handle.release();
+        Ok(out)
+    }
+}
+
+impl TryAcquire {
+    /// Asks for the lock once: `Ok(None)` if it is busy.
+    ///
+    /// # Errors
+    /// As [`DistributedLock::try_acquire`](super::DistributedLock::try_acquire).
+    pub fn get(self) -> Result<Option<LockHandle>, LockError> {
+        Ok(background::wait(self.0.into_future())?.map(LockHandle::new))
+    }
+}

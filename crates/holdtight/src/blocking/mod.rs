@@ -1,0 +1,44 @@
+//! Locks for code without async: the same names, and calls that wait.
+//!
+//! ```
+//! use std::time::Duration;
+//! use holdtight::blocking::DistributedLock;
+//!
+//! # fn main() -> Result<(), holdtight::LockError> {
+//! let lock = DistributedLock::connect("memory:")?;
+//!
+//! let handle = lock.acquire("user:123").ttl(Duration::from_secs(60)).get()?;
+//! println!("pass {} to whatever the lock protects", handle.fence());
+//! handle.release()?;
+//!
+//! let Some(handle) = lock.try_acquire("job:7").get()? else { return Ok(()) }; // busy is not an error
+//! drop(handle);
+//!
+//! let receipt = lock.with_lock("invoice:7", |held| format!("paid under fence {}", held.fence()))?;
+//! # assert!(receipt.starts_with("paid"));
+//! lock.shutdown()
+//! # }
+//! ```
+//!
+//! # How it differs from the async face
+//!
+//! - Builders end with `.get()` where async code writes `.await`; everything else waits by itself.
+//! - Work cannot be stopped from outside. [`with_lock`](DistributedLock::with_lock) gives it a [`Held`]: call
+//!   [`check`](Held::check) before every side effect, and let what is written to check the fence.
+//! - Renewal and background releases run on one thread of this crate, started by the first call. A program that ends
+//!   right after dropping a handle calls [`shutdown`](DistributedLock::shutdown) first.
+//! - A call made inside of async code does not panic, but it blocks that thread: use
+//!   [`crate::DistributedLock`] there if you can. A child made by `fork` has no such thread and cannot use these locks.
+//! - A call made *on* the background thread (in `on_event`) is refused with
+//!   [`InvalidConfig`](crate::ErrorKind::InvalidConfig), because nobody would be left to answer it.
+
+mod acquire;
+mod background;
+mod builder;
+mod handle;
+mod lock;
+
+pub use acquire::{Acquire, TryAcquire};
+pub use builder::Builder;
+pub use handle::{Held, LockHandle};
+pub use lock::DistributedLock;

@@ -1,0 +1,196 @@
+//! The blocking face, called from where blocking code is found: plain threads, inside of runtimes, destructors.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use holdtight::blocking::{DistributedLock, Held, LockHandle};
+use holdtight::{ErrorKind, MemoryStore};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn memory() -> DistributedLock {
+    DistributedLock::connect("memory:").unwrap()
+}
+
+/// One of each call.
+fn tour(lock: &DistributedLock) {
+    let handle = lock.acquire("a").ttl(30 * SECOND).wait(SECOND).reason("tour").get().unwrap();
+    assert!(handle.is_held() && handle.remaining() > SECOND);
+    assert!(lock.try_acquire("a").get().unwrap().is_none());
+    let busy = lock.wait_for_lock("a", Duration::from_millis(20)).unwrap_err();
+    assert_eq!(busy.kind(), ErrorKind::Timeout);
+    assert!(lock.is_locked("a").unwrap() && !lock.is_locked("b").unwrap());
+    let info = lock.lookup("a").unwrap().unwrap();
+    assert_eq!((info.fence, info.owner.reason.as_deref()), (Some(handle.fence()), Some("tour")));
+    assert_eq!(handle.info().key, handle.key());
+    assert_eq!(lock.list("").unwrap().len(), 1);
+    handle.extend(60 * SECOND).unwrap();
+    handle.extend_by(SECOND).unwrap();
+    assert!(handle.remaining() > 45 * SECOND);
+    assert_eq!(handle.lost_within(Duration::from_millis(1)).unwrap(), None);
+    assert!(lock.owns(&handle.token()).unwrap());
+
+    let token = handle.detach().unwrap();
+    lock.extend_token(&token, 30 * SECOND).unwrap();
+    let resumed = lock.resume(token.clone()).unwrap();
+    resumed.release().unwrap();
+    assert!(!lock.owns(&token).unwrap());
+    assert_eq!(lock.release_token(&token).unwrap_err().kind(), ErrorKind::NotHeld);
+    assert_eq!(lock.resume(token).unwrap_err().kind(), ErrorKind::NotHeld);
+
+    let first = lock.with_lock("a", Held::fence).unwrap();
+    let second =
+        lock.acquire("a").run(|held| held.check().map(|()| held.fence())).unwrap().unwrap();
+    assert!(second > first);
+
+    lock.acquire("cooldown").get().unwrap().keep_for(30 * SECOND).unwrap();
+    let kept = lock.lookup("cooldown").unwrap().unwrap();
+    lock.force_release("cooldown", kept.fence.unwrap()).unwrap();
+    assert_eq!(lock.acquire("").get().unwrap_err().kind(), ErrorKind::InvalidKey);
+    lock.probe().unwrap();
+    drop(lock.acquire("a").get().unwrap());
+    assert!(!lock.is_locked("a").unwrap(), "dropping gives back");
+}
+
+#[test]
+fn every_call_works_on_a_plain_thread() {
+    let lock = memory();
+    tour(&lock);
+    lock.shutdown().unwrap();
+    assert_eq!(lock.acquire("a").get().unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[test]
+fn every_call_works_inside_a_runtime_of_one_thread() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tour(&memory()) });
+}
+
+#[test]
+fn every_call_works_inside_a_runtime_of_many_threads_and_in_its_tasks() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        tour(&memory());
+        tokio::spawn(async { tour(&memory()) }).await.unwrap();
+        tokio::task::spawn_blocking(|| tour(&memory())).await.unwrap();
+    });
+}
+
+#[test]
+fn a_store_that_is_ready_is_taken_with_options() {
+    let lock = DistributedLock::builder(MemoryStore::new())
+        .prefix("p:")
+        .ttl(10 * SECOND)
+        .wait(Duration::ZERO)
+        .build()
+        .unwrap();
+    tour(&lock);
+}
+
+#[test]
+fn a_handle_got_inside_a_runtime_is_renewed_and_released_after_that_runtime_is_gone() {
+    let lock = DistributedLock::builder("memory:").ttl(2 * SECOND).connect().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let handle = runtime.block_on(async { lock.acquire("a").get().unwrap() });
+    drop(runtime);
+    let lost = handle.lost_within(5 * SECOND / 2).unwrap();
+    assert_eq!(lost, None, "kept by the background thread for longer than a lease");
+    // A waiter of this process makes the release take the long way, through the reaper.
+    let waiting = {
+        let lock = lock.clone();
+        thread::spawn(move || lock.wait_for_lock("a", 30 * SECOND).unwrap().release().unwrap())
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async move { drop(handle) });
+    drop(runtime);
+    waiting.join().unwrap();
+    lock.shutdown().unwrap();
+}
+
+#[test]
+fn many_threads_take_turns() {
+    let lock = memory();
+    let inside = Arc::new(AtomicU32::new(0));
+    let total = Arc::new(AtomicU32::new(0));
+    let threads: Vec<_> = (0..8)
+        .map(|_| {
+            let (lock, inside, total) = (lock.clone(), Arc::clone(&inside), Arc::clone(&total));
+            thread::spawn(move || {
+                for _ in 0..50 {
+                    lock.acquire("turn")
+                        .wait_forever()
+                        .run(|_| {
+                            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+                            thread::yield_now();
+                            inside.fetch_sub(1, Ordering::SeqCst);
+                            total.fetch_add(1, Ordering::SeqCst);
+                        })
+                        .unwrap();
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    assert_eq!(total.load(Ordering::SeqCst), 400);
+    assert!(!lock.is_locked("turn").unwrap());
+}
+
+#[test]
+fn work_that_panics_gives_the_lock_back_and_work_that_loses_it_is_told() {
+    let lock = memory();
+    let other = lock.clone();
+    let panicked = thread::spawn(move || other.with_lock("a", |_| panic!("as planned"))).join();
+    assert!(panicked.is_err());
+    let deposed = lock.with_lock("a", |held| {
+        lock.force_release("a", held.fence()).unwrap();
+        // The holder learns of it when it next asks.
+        held.extend(30 * SECOND).unwrap_err().kind()
+    });
+    assert_eq!(deposed.unwrap_err().kind(), ErrorKind::Lost);
+    assert!(!lock.is_locked("a").unwrap());
+}
+
+#[test]
+fn a_call_on_the_background_thread_is_refused_instead_of_waiting_for_itself() {
+    use std::sync::{Mutex, mpsc};
+    let (seen, saw) = mpsc::channel();
+    let seen = Mutex::new(seen);
+    let other = memory();
+    // Connected and used inside a runtime, so that events happen on the background thread.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let lock = DistributedLock::builder("memory:")
+            .on_event(move |_| {
+                let answer = other.is_locked("x").map_err(|error| error.kind());
+                let _ = seen.lock().unwrap().send(answer);
+            })
+            .connect()
+            .unwrap();
+        lock.acquire("a").get().unwrap().release().unwrap();
+    });
+    assert_eq!(saw.recv_timeout(10 * SECOND).unwrap(), Err(ErrorKind::InvalidConfig));
+}
+
+#[test]
+fn a_handle_left_to_a_thread_that_ends_is_given_back() {
+    thread_local! {
+        static KEPT: std::cell::RefCell<Option<LockHandle>> = const { std::cell::RefCell::new(None) };
+    }
+    let lock = memory();
+    let other = lock.clone();
+    thread::spawn(move || {
+        let handle = other.acquire("a").get().unwrap();
+        KEPT.with(|kept| *kept.borrow_mut() = Some(handle));
+    })
+    .join()
+    .unwrap();
+    let deadline = Instant::now() + 10 * SECOND;
+    while lock.is_locked("a").unwrap() {
+        assert!(Instant::now() < deadline, "the lock was kept");
+        thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,262 @@
+//! What docs/operations.md shows is what happens; the dashboard asks for what exists; no secret is told to anybody.
+
+use std::fmt::Debug;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use holdtight::{
+    Backend, Builder, DistributedLock, EventKind, LockError, LockToken, MemoryStore, Operation,
+    StoreUrl,
+};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// What the example prints: the log and the scrape.
+fn example() -> (String, String) {
+    let tests = std::env::current_exe().unwrap();
+    let program = tests.parent().unwrap().parent().unwrap().join("examples/telemetry");
+    let output = Command::new(&program).output().unwrap_or_else(|error| {
+        panic!(
+            "{}: {error}; `cargo test` builds it, `cargo test --test` does not",
+            program.display()
+        )
+    });
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (log, scrape) = text.split_once("# the scrape\n").unwrap();
+    (log.strip_prefix("# the log\n").unwrap().to_owned(), scrape.to_owned())
+}
+
+/// Numbers, and what else differs from run to run, made equal.
+fn normal(text: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    for line in text.lines().map(str::trim_end).filter(|line| !line.is_empty()) {
+        // Who runs the tests is nobody's business.
+        let line = match (line.find("held by "), line.find("; tried")) {
+            (Some(from), Some(to)) => format!("{}held by SOMEBODY{}", &line[..from], &line[to..]),
+            _ => line.to_owned(),
+        };
+        let mut out = String::new();
+        for c in line.chars() {
+            match c {
+                '0'..='9' | '.' if out.ends_with('N') => {}
+                '0'..='9' => out.push('N'),
+                _ => out.push(c),
+            }
+        }
+        // Small numbers are written with an exponent.
+        lines.push(out.replace("Ne-N", "N"));
+    }
+    lines
+}
+
+/// The block of docs/operations.md after the comment `<!-- NAME -->`.
+fn documented(name: &str) -> String {
+    let page = std::fs::read_to_string(root().join("docs/operations.md")).unwrap();
+    let (_, rest) = page.split_once(&format!("<!-- {name} -->\n\n```text\n")).unwrap();
+    rest.split_once("```").unwrap().0.to_owned()
+}
+
+/// The names and labels of a scrape, sorted: the exporter keeps no order.
+fn series(scrape: &str) -> Vec<String> {
+    let mut lines = normal(scrape);
+    lines.sort();
+    lines
+}
+
+#[test]
+fn the_log_and_the_scrape_in_the_documents_are_what_really_happens() {
+    let (log, scrape) = example();
+    assert_eq!(normal(&log), normal(&documented("log")), "the log is now:\n{log}");
+    assert_eq!(series(&scrape), series(&documented("scrape")), "the scrape is now:\n{scrape}");
+}
+
+#[test]
+fn the_dashboard_asks_for_nothing_that_is_not_there() {
+    let text = std::fs::read_to_string(root().join("docs/grafana-dashboard.json")).unwrap();
+    let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let (_, scrape) = example();
+    // Errors of the store do not happen to the memory store; their name is documented beside the others.
+    let page = std::fs::read_to_string(root().join("docs/operations.md")).unwrap();
+    let mut asked = 0;
+    for panel in dashboard["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().unwrap() {
+            let query = target["expr"].as_str().unwrap();
+            for word in query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+                if !word.starts_with("holdtight_") {
+                    continue;
+                }
+                asked += 1;
+                let known = scrape.contains(word)
+                    || word == "holdtight_store_errors_total" && page.contains(word);
+                assert!(known, "{}: nothing is called {word}", panel["title"]);
+            }
+        }
+    }
+    assert!(asked >= 6, "the dashboard shows only {asked} series");
+}
+
+/// Everything that is told, in one place.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Told {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Told {
+    fn note(&self, what: &dyn Debug) {
+        self.clone().write_all(format!("{what:?}\n{what:#?}\n").as_bytes()).unwrap();
+    }
+
+    fn failed(&self, error: &LockError) {
+        self.note(error);
+        self.clone().write_all(format!("{error}\n").as_bytes()).unwrap();
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
+    }
+}
+
+/// A life with everything in it; returns the secrets that were used.
+async fn scenario(store: Arc<dyn Backend>, told: &Told) -> Vec<LockToken> {
+    let sink = told.clone();
+    let builder = Builder::shared(store)
+        .ttl(Duration::from_secs(3))
+        .on_event(move |event| sink.note(event))
+        .reveal_keys(|_| true);
+    told.note(&builder);
+    let lock = builder.build().unwrap();
+    told.note(&lock);
+    let mut tokens = Vec::new();
+
+    told.note(&lock.acquire("a"));
+    let handle = lock.acquire("a").await.unwrap();
+    tokens.push(handle.token());
+    told.note(&handle);
+    told.note(&handle.held());
+    told.note(&handle.info());
+    told.note(&handle.token());
+    told.failed(&lock.wait_for_lock("a", Duration::from_millis(30)).await.unwrap_err());
+    assert!(lock.try_acquire("a").await.unwrap().is_none());
+    told.note(&lock.lookup("a").await.unwrap());
+    told.note(&lock.list("").await.unwrap());
+    // Renewed at least once, whatever the machine is doing.
+    let before = told.text().matches("Renewed").count();
+    while told.text().matches("Renewed").count() == before {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    handle.extend(Duration::from_secs(60)).await.unwrap();
+    let token = handle.detach().await.unwrap();
+    told.note(&lock.owns(&token).await.unwrap());
+    let resumed = lock.resume(token.clone()).await.unwrap();
+    resumed.release().await.unwrap();
+    told.failed(&lock.resume(token.clone()).await.unwrap_err());
+    told.failed(&lock.release_token(&token).await.unwrap_err());
+
+    let both = lock.acquire_all(["b", "c"]).await.unwrap();
+    tokens.extend(both.handles().iter().map(holdtight::LockHandle::token));
+    told.note(&both);
+    both.release().await.unwrap();
+
+    let deposed = lock.acquire("d").await.unwrap();
+    tokens.push(deposed.token());
+    lock.force_release("d", deposed.fence()).await.unwrap();
+    told.failed(&deposed.extend(Duration::from_secs(60)).await.unwrap_err());
+    told.failed(&deposed.release().await.unwrap_err());
+
+    let leader = lock.election("post").campaign().await.unwrap();
+    told.note(&leader);
+    leader.step_down().await.unwrap();
+    let damaged = token.expose().replace("ht1_", "ht1_9");
+    told.failed(&damaged.parse::<LockToken>().unwrap_err());
+    lock.shutdown().await.unwrap();
+    told.failed(&lock.acquire("a").await.unwrap_err());
+    tokens
+}
+
+fn recorder() -> &'static PrometheusHandle {
+    static SCRAPE: std::sync::OnceLock<PrometheusHandle> = std::sync::OnceLock::new();
+    SCRAPE.get_or_init(|| PrometheusBuilder::new().install_recorder().unwrap())
+}
+
+#[tokio::test]
+async fn no_log_error_debug_event_or_metric_tells_a_secret() {
+    let scrape = recorder();
+    let told = Told::default();
+    let writer = told.clone();
+    tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(move || writer.clone())
+        .init();
+
+    let mut tokens = scenario(Arc::new(MemoryStore::new()), &told).await;
+    #[cfg(feature = "file")]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("file:{}", dir.path().join("locks").display());
+        let store = holdtight::open(&StoreUrl::new(url).unwrap()).await.unwrap();
+        told.note(&store);
+        tokens.extend(scenario(store, &told).await);
+    }
+    told.clone().write_all(scrape.render().as_bytes()).unwrap();
+
+    let text = told.text();
+    // The net is fine enough to catch what there is.
+    for sign in
+        ["acquired", "released", "TRACE", "DEBUG", "WARN", "key_hash", "holdtight_lost_total"]
+    {
+        assert!(text.contains(sign), "nothing was told about {sign}");
+    }
+    assert!(tokens.len() >= 4);
+    for token in tokens {
+        let secret = token.secret().expose();
+        assert!(secret.len() >= 16);
+        if let Some(at) = text.find(secret) {
+            let line = text[..at].lines().last().unwrap_or_default();
+            panic!("a secret was told after: {line}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn events_show_a_hash_unless_the_predicate_lets_the_key_out() {
+    let told = Told::default();
+    let sink = told.clone();
+    let lock = DistributedLock::builder("memory:")
+        .reveal_keys(|event| {
+            assert!(event.kind != EventKind::AcquireFailed, "a predicate that panics hides");
+            event.operation() == Operation::Release
+        })
+        .on_event(move |event| {
+            sink.note(&(event, event.operation(), event.is_ok(), event.reason()));
+        })
+        .connect()
+        .await
+        .unwrap();
+    let handle = lock.acquire("customer:ann").await.unwrap();
+    assert!(lock.try_acquire("customer:ann").await.unwrap().is_none());
+    assert!(lock.is_locked("customer:ann").await.unwrap());
+    assert!(lock.lookup("customer:bob").await.unwrap().is_none());
+    let before = told.text();
+    assert!(!before.contains("customer"), "{before}");
+    for sign in ["\"locked\"", "AcquireFailed", "Checked", "LookedUp", "IsLocked"] {
+        assert!(before.contains(sign), "{sign} is missing in {before}");
+    }
+    handle.release().await.unwrap();
+    assert!(told.text()[before.len()..].contains("customer:ann"), "allowed for releases");
+}
