@@ -191,7 +191,7 @@ impl fmt::Debug for MemcachedConfig {
             .field("timeout", &self.timeout)
             .field("connect_timeout", &self.connect_timeout)
             .field("refuse_eviction", &self.refuse_eviction)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

@@ -108,16 +108,18 @@ impl Session {
                 return Err(not_reached(format!("no connection in {:?}", config.connect_timeout)));
             }
         };
-        let greeting = async { tokio::try_join!(wire.ask(Request::NoOp), wire.statistics("")) };
-        let (answer, statistics) = match timeout_at(limit, greeting).await {
-            Ok(answers) => answers?,
+        let greeting = async {
+            match wire.ask(Request::NoOp).await? {
+                Reply::NoOp => wire.statistics("").await,
+                other => Err(wire.refused(&other)),
+            }
+        };
+        let statistics = match timeout_at(limit, greeting).await {
+            Ok(statistics) => statistics?,
             Err(_) => {
                 return Err(not_reached(format!("no answer in {:?}", config.connect_timeout)));
             }
         };
-        if answer != Reply::NoOp {
-            return Err(wire.refused(&answer));
-        }
         let asked_at = Instant::now();
         let number = |name: &str| {
             let found = statistics.iter().find(|(known, _)| known == name);

@@ -78,8 +78,14 @@ impl Request {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flags {
     pub(crate) cas: Option<u64>,
-    /// Seconds left; `None` inside if the item never ends.
-    pub(crate) left: Option<Option<u64>>,
+    pub(crate) left: Option<Left>,
+}
+
+/// How much longer an item lives, in ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    Seconds(u64),
+    Forever,
 }
 
 /// One reply.
@@ -259,11 +265,11 @@ impl Flags {
                     flags.cas.is_some()
                 }
                 Some(("t", "-1")) if flags.left.is_none() => {
-                    flags.left = Some(None);
+                    flags.left = Some(Left::Forever);
                     true
                 }
                 Some(("t", left)) if flags.left.is_none() => {
-                    flags.left = number(left).map(Some);
+                    flags.left = number(left).map(Left::Seconds);
                     flags.left.is_some()
                 }
                 // Somebody marked the item as stale, or to be recomputed: no affair of a lock.

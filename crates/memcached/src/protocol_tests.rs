@@ -21,7 +21,7 @@ fn one(bytes: &[u8]) -> Result<Option<Reply>, Malformed> {
     Ok(all(&[bytes])?.into_iter().next())
 }
 
-fn flags(cas: Option<u64>, left: Option<Option<u64>>) -> Flags {
+fn flags(cas: Option<u64>, left: Option<Left>) -> Flags {
     Flags { cas, left }
 }
 
@@ -56,8 +56,14 @@ fn replies_are_read() {
         ("NF c0\r\n", Reply::NotFound),
         ("MN\r\n", Reply::NoOp),
         ("VERSION 1.6.18\r\n", Reply::Version("1.6.18".into())),
-        ("VA 2 c5 t30\r\nhi\r\n", Reply::Value(flags(Some(5), Some(Some(30))), Some(b"hi".into()))),
-        ("VA 2 t-1 c5\r\n\r\n\r\n", Reply::Value(flags(Some(5), Some(None)), Some(b"\r\n".into()))),
+        (
+            "VA 2 c5 t30\r\nhi\r\n",
+            Reply::Value(flags(Some(5), Some(Left::Seconds(30))), Some(b"hi".into())),
+        ),
+        (
+            "VA 2 t-1 c5\r\n\r\n\r\n",
+            Reply::Value(flags(Some(5), Some(Left::Forever)), Some(b"\r\n".into())),
+        ),
         ("VA 0 c5 W\r\n\r\n", Reply::Value(flags(Some(5), None), Some(Vec::new()))),
         ("ERROR\r\n", Reply::Refused(Refusal::Command, String::new())),
         ("SERVER_ERROR out of x\r\n", Reply::Refused(Refusal::Server, "out of x".into())),
@@ -120,7 +126,7 @@ fn nothing_grows_without_bound() {
         assert!(inbox.bytes.is_empty(), "kept bytes of a value that nobody wants");
     }
     inbox.space().extend_from_slice(b"\r\nHD\r\n");
-    assert_eq!(inbox.next(), Ok(Some(Reply::Value(flags(Some(3), Some(Some(9))), None))));
+    assert_eq!(inbox.next(), Ok(Some(Reply::Value(flags(Some(3), Some(Left::Seconds(9))), None))));
     assert_eq!(inbox.next(), Ok(Some(Reply::Done(Flags::default()))));
 }
 

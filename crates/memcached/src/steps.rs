@@ -14,7 +14,7 @@ use holdtight_core::{
 
 use crate::connection::Session;
 use crate::names::Names;
-use crate::protocol::{Reply, Request, Write};
+use crate::protocol::{Left, Reply, Request, Write};
 use crate::record::{Record, mint};
 use crate::ticks;
 
@@ -31,8 +31,7 @@ pub(crate) struct Step {
 /// What stands under a name now.
 struct Item {
     cas: u64,
-    /// Seconds left; `None` if it never ends.
-    left: Option<u64>,
+    left: Left,
     /// `None` if it is not one of ours, or of another key.
     record: Option<Record>,
 }
@@ -75,9 +74,8 @@ impl Step {
                     // An earlier attempt of this very call was granted after all.
                     Some(record) => {
                         let by = ExtendBy::AtLeast(request.ttl);
-                        match self.move_end(&item, record, by).await? {
-                            Some(lease) => return Ok(Attempt::Granted(lease)),
-                            None => continue,
+                        if let Some(lease) = self.move_end(&item, record, by).await? {
+                            return Ok(Attempt::Granted(lease));
                         }
                     }
                 },
@@ -102,7 +100,7 @@ impl Step {
                 return Ok(Extension::Extended(lease));
             }
         }
-        Err(self.restless())
+        Err(Self::restless())
     }
 
     /// Moves the end of our own item; `None` if it changed meanwhile and must be read again.
@@ -112,8 +110,11 @@ impl Step {
         record: &Record,
         by: ExtendBy,
     ) -> Result<Option<Lease>, LockError> {
-        let fence = record.fence(item.cas).ok_or_else(|| self.countless())?;
-        let left = item.left.unwrap_or(u64::MAX);
+        let fence = record.fence(item.cas).ok_or_else(Self::countless)?;
+        let left = match item.left {
+            Left::Seconds(left) => left,
+            Left::Forever => u64::MAX,
+        };
         let (seconds, ttl) = match by {
             ExtendBy::AtLeast(Duration::ZERO) => (0, Duration::ZERO),
             ExtendBy::AtLeast(ttl) => (ticks::ask(ttl), ttl),
@@ -166,7 +167,7 @@ impl Step {
                 other => return Err(self.session.refused(&other)),
             }
         }
-        Err(self.restless())
+        Err(Self::restless())
     }
 
     pub(crate) async fn transfer(self, request: TransferRequest) -> Result<Transfer, LockError> {
@@ -187,7 +188,7 @@ impl Step {
                 return Ok(Transfer::Transferred(Lease::new(self.minted(cas)?, ttl)));
             }
         }
-        Err(self.restless())
+        Err(Self::restless())
     }
 
     pub(crate) async fn lookup(self) -> Result<Option<Holder>, LockError> {
@@ -220,7 +221,7 @@ impl Step {
     ) -> Result<Written, LockError> {
         let (name, value) = (self.name.clone(), record.to_bytes());
         match self.session.ask(Request::Set { name, value, write, seconds }).await? {
-            Reply::Done(flags) => flags.cas.map(Written::Done).ok_or_else(|| self.countless()),
+            Reply::Done(flags) => flags.cas.map(Written::Done).ok_or_else(Self::countless),
             Reply::NotStored | Reply::Changed => Ok(Written::Overtaken),
             Reply::NotFound => Ok(Written::Gone),
             other => Err(self.session.refused(&other)),
@@ -240,13 +241,15 @@ impl Step {
 
     /// The fence of the write that the server gave this number to.
     fn minted(&self, cas: u64) -> Result<Fence, LockError> {
-        mint(self.session.start, cas).ok_or_else(|| self.countless())
+        mint(self.session.start, cas).ok_or_else(Self::countless)
     }
 
     fn holder(&self, item: &Item) -> Holder {
         let mut holder = Holder::of(self.key.clone());
         // An upper bound: when so much has passed, the item is gone.
-        holder.remaining = item.left.map(Duration::from_secs);
+        if let Left::Seconds(left) = item.left {
+            holder.remaining = Some(Duration::from_secs(left));
+        }
         if let Some(record) = &item.record {
             holder.fence = record.fence(item.cas);
             holder.owner = record.owner();
@@ -260,13 +263,13 @@ impl Step {
         Busy::held_by(self.holder(item))
     }
 
-    fn restless(&self) -> LockError {
+    fn restless() -> LockError {
         LockError::unavailable(format!(
             "its item changed {ROUNDS} times while it was being written; try again a little later"
         ))
     }
 
-    fn countless(&self) -> LockError {
+    fn countless() -> LockError {
         LockError::internal(
             "memcached gave no CAS number, from which fences are made; start it without -C",
         )
