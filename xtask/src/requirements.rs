@@ -51,6 +51,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     server("Memcached", &["memcached"], &["--version"], "memcached"),
     server("etcd", &["etcd"], &["--version"], "etcd-server"),
     server("etcdctl", &["etcdctl"], &["version"], "etcd-client"),
+    tool(&"hidane", &["--version"], "0.6.0"),
     server("tmux", &["tmux"], &["-V"], "tmux"),
     Requirement {
         need: Need::Optional("runs tests in parallel and stops those that hang; else cargo test"),
