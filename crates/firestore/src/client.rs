@@ -53,24 +53,21 @@ impl Client {
             LockError::invalid_config("this system has no certificates that TLS could trust")
                 .with_source(error)
         })?;
-        let (builder, root, credentials) = match &config.emulator {
-            Some(address) => {
-                (builder.https_or_http(), format!("http://{address}"), Credentials::Emulator)
-            }
-            None => {
-                let tokens = match tokens {
-                    Some(tokens) => tokens,
-                    None => gcp_auth::provider().await.map_err(|error| {
-                        LockError::auth_failed(
-                            "no Google credentials were found; set GOOGLE_APPLICATION_CREDENTIALS, or run \
-                             gcloud auth application-default login",
-                        )
-                        .with_source(error)
-                    })?,
-                };
-                let root = "https://firestore.googleapis.com".to_owned();
-                (builder.https_only(), root, Credentials::Google(tokens))
-            }
+        let (builder, root, credentials) = if let Some(address) = &config.emulator {
+            (builder.https_or_http(), format!("http://{address}"), Credentials::Emulator)
+        } else {
+            let tokens = match tokens {
+                Some(tokens) => tokens,
+                None => gcp_auth::provider().await.map_err(|error| {
+                    LockError::auth_failed(
+                        "no Google credentials were found; set GOOGLE_APPLICATION_CREDENTIALS, or run \
+                         gcloud auth application-default login",
+                    )
+                    .with_source(error)
+                })?,
+            };
+            let root = "https://firestore.googleapis.com".to_owned();
+            (builder.https_only(), root, Credentials::Google(tokens))
         };
         let mut http = HttpClient::builder(TokioExecutor::new());
         // A request that failed is settled by whoever sent it, and never sent again behind our back.

@@ -7,6 +7,17 @@ use holdtight_core::LockError;
 const DEFAULT_DATABASE: &str = "(default)";
 const DEFAULT_COLLECTION: &str = "holdtight_locks";
 
+/// How locks are written: whom they are shared with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Layout {
+    /// Holdtight's own.
+    #[default]
+    Native,
+    /// The documents of the Node library `syncguard`, in its collections `locks` and `fence_counters`.
+    Syncguard,
+}
+
 /// All settings of a [`FirestoreStore`](crate::FirestoreStore).
 ///
 /// ```
@@ -20,7 +31,9 @@ const DEFAULT_COLLECTION: &str = "holdtight_locks";
 pub struct FirestoreConfig {
     project: String,
     database: String,
-    collection: String,
+    collection: Option<String>,
+    fence_collection: String,
+    layout: Layout,
     pub(crate) emulator: Option<String>,
     pub(crate) timeout: Duration,
 }
@@ -34,7 +47,9 @@ impl FirestoreConfig {
         Ok(Self {
             project: name("the project", project, "-.:")?,
             database: DEFAULT_DATABASE.to_owned(),
-            collection: DEFAULT_COLLECTION.to_owned(),
+            collection: None,
+            fence_collection: "fence_counters".to_owned(),
+            layout: Layout::Native,
             emulator: None,
             timeout: Duration::from_secs(5),
         })
@@ -66,18 +81,21 @@ impl FirestoreConfig {
                 "collection" => config.collection(value)?,
                 "emulator" => config.emulator(value)?,
                 "timeout" => config.timeout(span(value)?)?,
-                "layout" if value == "native" => config,
-                "layout" => {
-                    return Err(invalid(
-                        "only layout=native is known; other layouts are not served here",
-                    ));
-                }
+                "fence_collection" => config.fence_collection(value)?,
+                "layout" => config.layout(match value {
+                    "native" => Layout::Native,
+                    "syncguard" => Layout::Syncguard,
+                    _ => return Err(invalid("layout is native or syncguard")),
+                }),
                 _ => {
                     return Err(invalid(
-                        "an option is unknown; there are collection, emulator, timeout, layout",
+                        "an option is unknown; there are collection, fence_collection, emulator, timeout, layout",
                     ));
                 }
             };
+        }
+        if config.layout == Layout::Syncguard && config.collection_id() == config.fence_collection {
+            return Err(invalid("collection and fence_collection must differ"));
         }
         Ok(config)
     }
@@ -95,17 +113,30 @@ impl FirestoreConfig {
         Ok(self)
     }
 
-    /// The collection that the documents are in: `holdtight_locks` unless said otherwise. Keep it for locks alone.
+    /// The collection that the documents are in: `holdtight_locks` (`locks` for syncguard) unless said otherwise. Keep
+    /// it for locks alone.
     ///
     /// # Errors
     /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) unless it is letters, digits, `-` and `_`, and not
     /// between double underscores.
     pub fn collection(mut self, collection: &str) -> Result<Self, LockError> {
-        self.collection = name("the collection", collection, "-_")?;
-        if collection.starts_with("__") {
-            return Err(invalid("names with two underscores in front belong to Firestore"));
-        }
+        self.collection = Some(collection_name(collection)?);
         Ok(self)
+    }
+
+    /// The collection of syncguard's counters: `fence_counters` unless said otherwise.
+    ///
+    /// # Errors
+    /// As [`FirestoreConfig::collection`].
+    pub fn fence_collection(mut self, collection: &str) -> Result<Self, LockError> {
+        self.fence_collection = collection_name(collection)?;
+        Ok(self)
+    }
+
+    /// Writes locks as others do.
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.layout = layout;
+        self
     }
 
     /// An emulator at `host:port` instead of Google: no credentials, no durability. For tests.
@@ -149,12 +180,30 @@ impl FirestoreConfig {
     }
 
     pub(crate) fn collection_id(&self) -> &str {
-        &self.collection
+        self.collection.as_deref().unwrap_or(match self.layout {
+            Layout::Native => DEFAULT_COLLECTION,
+            Layout::Syncguard => "locks",
+        })
+    }
+
+    pub(crate) fn fence_collection_id(&self) -> &str {
+        &self.fence_collection
+    }
+
+    pub(crate) fn layout_used(&self) -> Layout {
+        self.layout
     }
 }
 
 fn invalid(what: &str) -> LockError {
     LockError::invalid_config(format!("the store URL is wrong: {what}"))
+}
+
+fn collection_name(text: &str) -> Result<String, LockError> {
+    if text.starts_with("__") {
+        return Err(invalid("names with two underscores in front belong to Firestore"));
+    }
+    name("the collection", text, "-_")
 }
 
 /// Only what needs no encoding anywhere: these names stand in paths.
@@ -209,6 +258,7 @@ mod tests {
             ("firestore://p?timeout=x", "timeout"),
             ("firestore://p?timeout=0", "timeout"),
             ("firestore://p?layout=other", "layout"),
+            ("firestore://p?layout=syncguard&fence_collection=locks", "differ"),
             ("firestore://p?emulater=h:1", "unknown"),
         ] {
             let error = FirestoreConfig::from_url(url).unwrap_err().to_string();

@@ -6,9 +6,11 @@
 
 use std::time::Duration;
 
-use holdtight_core::{Fence, Key, Owner, Secret};
+use holdtight_core::{Fence, Owner, Secret};
 use serde_json::{Map, Value, json};
 
+use crate::config::Layout;
+use crate::syncguard;
 use crate::time::Micros;
 
 /// How long after the end of a lease nobody else takes it: servers of one database differ by some milliseconds.
@@ -36,10 +38,20 @@ pub(crate) struct Record {
 pub(crate) struct Found {
     /// The text of `updateTime`, for preconditions.
     pub(crate) version: String,
-    pub(crate) updated: Micros,
     pub(crate) read: Micros,
     /// `None` if it is not one of ours.
-    pub(crate) record: Option<Record>,
+    pub(crate) held: Option<Held>,
+}
+
+/// A lock as its document says, in either layout.
+#[derive(Clone)]
+pub(crate) struct Held {
+    pub(crate) record: Record,
+    pub(crate) fence: Fence,
+    pub(crate) granted: Micros,
+    /// When the lease ends, and how long after it nobody else takes it.
+    pub(crate) end: Micros,
+    pub(crate) grace: Duration,
 }
 
 impl Record {
@@ -86,49 +98,50 @@ impl Record {
 
 impl Found {
     /// Reads a document of Firestore's JSON; `None` if it has no sensible times.
-    pub(crate) fn from_json(document: &Value, read: Micros) -> Option<Self> {
+    pub(crate) fn from_json(document: &Value, read: Micros, layout: Layout) -> Option<Self> {
         let version = document.get("updateTime")?.as_str()?.to_owned();
         let updated = Micros::parse(&version)?;
-        let record = document.get("fields").and_then(Record::from_fields);
-        Some(Self { version, updated, read, record })
-    }
-
-    /// The same, but a record of another key is nobody's that we know.
-    pub(crate) fn of(mut self, key: &Key) -> Self {
-        self.record = self.record.filter(|record| record.key == key.as_str());
-        self
+        let held = document.get("fields").and_then(|fields| match layout {
+            Layout::Native => native(fields, updated),
+            Layout::Syncguard => syncguard::held(fields),
+        });
+        Some(Self { version, read, held })
     }
 
     pub(crate) fn fence(&self) -> Option<Fence> {
-        let record = self.record.as_ref()?;
-        Some(record.fence.unwrap_or(Fence::new(self.updated.0)))
+        self.held.as_ref().map(|held| held.fence)
     }
 
     /// What was left of the lease when it was read; `None` for what is not ours, and has no end that we know.
     pub(crate) fn left(&self) -> Option<Duration> {
-        let record = self.record.as_ref()?;
-        Some(self.updated.after(record.lease).since(self.read))
+        self.held.as_ref().map(|held| held.end.since(self.read))
     }
 
     /// Whether the lease was over when it was read. What is not ours never is.
     pub(crate) fn is_over(&self) -> bool {
-        let end = self.record.as_ref().map(|record| self.updated.after(record.lease).after(GRACE));
-        end.is_some_and(|end| end <= self.read)
+        self.held.as_ref().is_some_and(|held| held.end.after(held.grace) <= self.read)
     }
 
-    /// The record, if `secret` is its owner and the lease is not over.
-    pub(crate) fn held_by(&self, secret: &Secret) -> Option<&Record> {
-        self.record.as_ref().filter(|record| record.secret == *secret && !self.is_over())
+    /// The lock, if `secret` is its owner and the lease is not over.
+    pub(crate) fn held_by(&self, secret: &Secret) -> Option<&Held> {
+        self.held.as_ref().filter(|held| held.record.secret == *secret && !self.is_over())
     }
 
     pub(crate) fn owner(&self) -> Owner {
-        self.record.as_ref().map_or_else(Owner::unknown, |record| Owner::from_text(&record.owner))
+        self.held.as_ref().map_or_else(Owner::unknown, |held| Owner::from_text(&held.record.owner))
     }
 
-    /// How long ago it was granted: the fence is a time.
     pub(crate) fn age(&self) -> Option<Duration> {
-        Some(self.read.since(Micros(self.fence()?.get())))
+        self.held.as_ref().map(|held| self.read.since(held.granted))
     }
+}
+
+/// The lease runs from the last commit; the fence is the time of the first.
+fn native(fields: &Value, updated: Micros) -> Option<Held> {
+    let record = Record::from_fields(fields)?;
+    let fence = record.fence.unwrap_or(Fence::new(updated.0));
+    let (granted, end) = (Micros(fence.get()), updated.after(record.lease));
+    Some(Held { record, fence, granted, end, grace: GRACE })
 }
 
 fn micros(span: Duration) -> u64 {
@@ -153,7 +166,7 @@ mod tests {
     fn found(record: &Record, updated: u64, read: u64) -> Found {
         let fields = record.to_fields(Micros(updated));
         let document = json!({ "fields": fields, "updateTime": Micros(updated).to_text() });
-        Found::from_json(&document, Micros(read)).unwrap()
+        Found::from_json(&document, Micros(read), Layout::Native).unwrap()
     }
 
     #[test]
@@ -196,12 +209,10 @@ mod tests {
             let mut fields = good.clone();
             fields[field] = value;
             let document = json!({ "fields": fields, "updateTime": "2026-01-01T00:00:00Z" });
-            let found = Found::from_json(&document, Micros(u64::MAX)).unwrap();
-            assert!(
-                found.record.is_none() && !found.is_over() && found.left().is_none(),
-                "{field}"
-            );
+            let found = Found::from_json(&document, Micros(u64::MAX), Layout::Native).unwrap();
+            assert!(found.held.is_none() && !found.is_over() && found.left().is_none(), "{field}");
         }
-        assert!(Found::from_json(&json!({ "fields": good }), Micros(5)).is_none(), "no updateTime");
+        let timeless = json!({ "fields": good });
+        assert!(Found::from_json(&timeless, Micros(5), Layout::Native).is_none(), "no updateTime");
     }
 }

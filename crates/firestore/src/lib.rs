@@ -15,7 +15,8 @@ mod names;
 mod probe;
 mod steps;
 mod store;
+mod syncguard;
 mod time;
 
-pub use config::FirestoreConfig;
+pub use config::{FirestoreConfig, Layout};
 pub use store::FirestoreStore;

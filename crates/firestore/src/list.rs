@@ -27,7 +27,7 @@ impl Place {
             for (name, found) in page {
                 // Keys come in the order of their bytes, so all with the prefix stand together at the front.
                 let key =
-                    found.record.as_ref().map(|record| record.key.clone()).unwrap_or_default();
+                    found.held.as_ref().map(|held| held.record.key.clone()).unwrap_or_default();
                 if !key.starts_with(prefix) || held.len() == limit {
                     return Ok(held);
                 }
@@ -69,7 +69,7 @@ impl Place {
             let Some(document) = entry.get("document") else { continue };
             let read = entry.get("readTime").and_then(Value::as_str).and_then(Micros::parse);
             let name = document.get("name").and_then(Value::as_str);
-            let found = read.and_then(|read| Found::from_json(document, read));
+            let found = read.and_then(|read| Found::from_json(document, read, self.layout));
             match (name, found) {
                 (Some(name), Some(found)) => page.push((name.to_owned(), found)),
                 _ => return Err(nonsense("a document in a list has no name or time").into()),

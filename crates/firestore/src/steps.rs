@@ -10,10 +10,12 @@ use holdtight_core::{
 };
 use serde_json::{Value, json};
 
-use crate::document::{Found, Record};
+use crate::config::Layout;
+use crate::document::{Found, Held, Record};
 use crate::error::{Fault, nonsense};
 use crate::names::document_id;
 use crate::store::Place;
+use crate::syncguard;
 use crate::time::Micros;
 
 /// How often a step is tried when others write to the same document: with the pauses, about a second.
@@ -27,14 +29,17 @@ pub(crate) struct Step {
     place: Arc<Place>,
     /// The full name of the document.
     name: String,
+    /// The full name of the counter's document, in the layout that has one.
+    counter: Option<String>,
     key: Key,
 }
 
-/// How a read ended.
-enum Seen {
-    /// Nothing is there; the server's time.
-    Nothing(Micros),
-    Something(Found),
+/// What stands in the database for a key, at one moment.
+struct Seen {
+    now: Micros,
+    found: Option<Found>,
+    /// The counter's document, if there is one.
+    counter: Option<Value>,
 }
 
 /// Which lock may be deleted.
@@ -80,9 +85,15 @@ impl Rounds {
 }
 
 impl Step {
-    pub(crate) fn new(place: Arc<Place>, key: Key) -> Self {
-        let name = format!("{}/{}", place.collection, document_id(&key));
-        Self { place, name, key }
+    pub(crate) fn new(place: Arc<Place>, key: Key) -> Result<Self, LockError> {
+        let (id, counter) = match place.layout {
+            Layout::Native => (document_id(&key), None),
+            Layout::Syncguard => {
+                let (id, counter) = syncguard::ids(&key)?;
+                (id, Some(format!("{}/{counter}", place.counters)))
+            }
+        };
+        Ok(Self { name: format!("{}/{id}", place.collection), counter, place, key })
     }
 
     pub(crate) async fn acquire(self, request: AcquireRequest) -> Result<Attempt, LockError> {
@@ -96,25 +107,57 @@ impl Step {
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt, Fault> {
-        let fresh = self.fresh(request);
-        match self.read().await? {
-            Seen::Nothing(now) => {
-                let updated = self.put(&fresh, now, json!({ "exists": false })).await?;
-                Ok(Attempt::Granted(Lease::new(Fence::new(updated.0), request.ttl)))
-            }
-            Seen::Something(found) => match found.held_by(&request.secret) {
-                Some(record) => {
-                    let by = ExtendBy::AtLeast(request.ttl);
-                    Ok(Attempt::Granted(self.move_end(&found, record, by).await?))
-                }
-                None if found.is_over() => {
-                    let unchanged = json!({ "updateTime": found.version });
-                    let updated = self.put(&fresh, found.read, unchanged).await?;
-                    Ok(Attempt::Granted(Lease::new(Fence::new(updated.0), request.ttl)))
-                }
-                None => Ok(Attempt::Busy(Busy::held_by(self.holder(&found)))),
-            },
+        let seen = self.read().await?;
+        let Some(found) = &seen.found else {
+            let only_if = json!({ "exists": false });
+            return Ok(Attempt::Granted(self.grant(request, &seen, only_if).await?));
+        };
+        if let Some(held) = found.held_by(&request.secret) {
+            let by = ExtendBy::AtLeast(request.ttl);
+            return Ok(Attempt::Granted(self.move_end(found, held, by).await?));
         }
+        if !found.is_over() {
+            return Ok(Attempt::Busy(Busy::held_by(self.holder(found))));
+        }
+        let unchanged = json!({ "updateTime": found.version });
+        Ok(Attempt::Granted(self.grant(request, &seen, unchanged).await?))
+    }
+
+    /// Makes `request` the owner, with a new fence, if the document is still as it should be.
+    async fn grant(
+        &self,
+        request: &AcquireRequest,
+        seen: &Seen,
+        only_if: Value,
+    ) -> Result<Lease, Fault> {
+        let record = Record {
+            secret: request.secret.clone(),
+            key: self.key.as_str().to_owned(),
+            lease: request.ttl,
+            fence: None,
+            owner: request.owner.to_text(),
+            renewals: 0,
+        };
+        let fence = match &self.counter {
+            None => {
+                let fields = record.to_fields(seen.now);
+                Fence::new(self.commit(json!([self.update(&fields, &only_if)])).await?.0)
+            }
+            Some(counter) => {
+                let fence = syncguard::next_fence(seen.counter.as_ref())?;
+                let counted =
+                    match seen.counter.as_ref().and_then(|counter| counter.get("updateTime")) {
+                        Some(version) => json!({ "updateTime": version }),
+                        None => json!({ "exists": false }),
+                    };
+                let fields = syncguard::lock_fields(&record, seen.now, fence);
+                let count = json!({ "name": counter, "fields": syncguard::counter_fields(fence, &self.key) });
+                let count = json!({ "update": count, "currentDocument": counted });
+                self.commit(json!([self.update(&fields, &only_if), count])).await?;
+                fence
+            }
+        };
+        Ok(Lease::new(fence, request.ttl))
     }
 
     pub(crate) async fn extend(self, request: ExtendRequest) -> Result<Extension, LockError> {
@@ -128,18 +171,15 @@ impl Step {
     }
 
     async fn try_extend(&self, request: &ExtendRequest) -> Result<Extension, Fault> {
-        let Seen::Something(found) = self.read().await? else { return Ok(Extension::NotHeld) };
+        let Some(found) = self.read().await?.found else { return Ok(Extension::NotHeld) };
         match found.held_by(&request.secret) {
-            Some(record) => {
-                Ok(Extension::Extended(self.move_end(&found, record, request.by).await?))
-            }
+            Some(held) => Ok(Extension::Extended(self.move_end(&found, held, request.by).await?)),
             None => Ok(Extension::NotHeld),
         }
     }
 
     /// Moves the end of our own lease, if it is too near.
-    async fn move_end(&self, found: &Found, record: &Record, by: ExtendBy) -> Result<Lease, Fault> {
-        let fence = found.fence().ok_or_else(|| nonsense("a lock of ours has no fence"))?;
+    async fn move_end(&self, found: &Found, held: &Held, by: ExtendBy) -> Result<Lease, Fault> {
         let left = found.left().unwrap_or_default();
         let lease = match by {
             ExtendBy::AtLeast(ttl) => ttl,
@@ -148,12 +188,24 @@ impl Step {
             _ => return Err(LockError::unsupported("this kind of extension").into()),
         };
         if lease <= left {
-            return Ok(Lease::new(fence, left));
+            return Ok(Lease::new(held.fence, left));
         }
-        let renewals = record.renewals.wrapping_add(1) & (u64::MAX >> 1);
-        let record = Record { lease, fence: Some(fence), renewals, ..record.clone() };
-        self.put(&record, found.read, json!({ "updateTime": found.version })).await?;
-        Ok(Lease::new(fence, lease))
+        let unchanged = json!({ "updateTime": found.version });
+        let write = match self.place.layout {
+            Layout::Native => {
+                let renewals = held.record.renewals.wrapping_add(1) & (u64::MAX >> 1);
+                let record = held.record.clone();
+                let record = Record { lease, fence: Some(held.fence), renewals, ..record };
+                self.update(&record.to_fields(found.read), &unchanged)
+            }
+            Layout::Syncguard => {
+                let mut write = self.update(&syncguard::end_fields(found.read, lease), &unchanged);
+                write["updateMask"] = json!({ "fieldPaths": ["expiresAtMs"] });
+                write
+            }
+        };
+        self.commit(json!([write])).await?;
+        Ok(Lease::new(held.fence, lease))
     }
 
     pub(crate) async fn release(self, secret: Secret) -> Result<Release, LockError> {
@@ -177,7 +229,7 @@ impl Step {
     /// The document goes, and its fence with it: the next grant is a later commit on the same document, and the
     /// commits on one document have times that rise strictly.
     async fn try_delete(&self, whose: &Whose) -> Result<Release, Fault> {
-        let Seen::Something(found) = self.read().await? else { return Ok(Release::NotHeld) };
+        let Some(found) = self.read().await?.found else { return Ok(Release::NotHeld) };
         let held = match whose {
             Whose::Owner(secret) => found.held_by(secret).is_some(),
             Whose::Grant(fence) => found.fence() == Some(*fence) && !found.is_over(),
@@ -186,7 +238,7 @@ impl Step {
             return Ok(Release::NotHeld);
         }
         let unchanged = json!({ "updateTime": found.version });
-        self.commit(json!({ "delete": self.name, "currentDocument": unchanged })).await?;
+        self.commit(json!([{ "delete": self.name, "currentDocument": unchanged }])).await?;
         Ok(Release::Released)
     }
 
@@ -201,11 +253,11 @@ impl Step {
     }
 
     async fn try_transfer(&self, request: &TransferRequest) -> Result<Transfer, Fault> {
-        match self.read().await? {
-            Seen::Something(found) if found.held_by(&request.from).is_some() => {
+        let seen = self.read().await?;
+        match &seen.found {
+            Some(found) if found.held_by(&request.from).is_some() => {
                 let unchanged = json!({ "updateTime": found.version });
-                let updated = self.put(&self.fresh(&request.to), found.read, unchanged).await?;
-                Ok(Transfer::Transferred(Lease::new(Fence::new(updated.0), request.to.ttl)))
+                Ok(Transfer::Transferred(self.grant(&request.to, &seen, unchanged).await?))
             }
             _ => Ok(Transfer::NotHeld),
         }
@@ -222,54 +274,69 @@ impl Step {
     }
 
     async fn try_lookup(&self) -> Result<Option<Holder>, Fault> {
-        Ok(match self.read().await? {
-            Seen::Something(found) if !found.is_over() => Some(self.holder(&found)),
-            _ => None,
-        })
+        let found = self.read().await?.found.filter(|found| !found.is_over());
+        Ok(found.map(|found| self.holder(&found)))
     }
 
+    /// Reads all that belongs to the key at one moment.
     async fn read(&self) -> Result<Seen, Fault> {
-        let answer =
-            self.place.client.read("batchGet", &json!({ "documents": [self.name] })).await?;
-        let one = answer.get(0).ok_or_else(|| nonsense("it is empty"))?;
-        let read = one.get("readTime").and_then(Value::as_str).and_then(Micros::parse);
-        let read = read.ok_or_else(|| nonsense("it has no time"))?;
-        let is_ours = |name: Option<&Value>| name.and_then(Value::as_str) == Some(&self.name);
-        match one.get("found") {
-            Some(document) if is_ours(document.get("name")) => {
-                let found = Found::from_json(document, read);
-                let found = found.ok_or_else(|| nonsense("a document has no time"))?;
-                Ok(Seen::Something(found.of(&self.key)))
+        let names: Vec<&String> = std::iter::once(&self.name).chain(&self.counter).collect();
+        let answer = self.place.client.read("batchGet", &json!({ "documents": names })).await?;
+        let (mut now, mut lock, mut counter) = (None, None, None);
+        for entry in answer.as_array().ok_or_else(|| nonsense("it is no list"))? {
+            let document = entry.get("found");
+            let name =
+                document.map_or_else(|| entry.get("missing"), |document| document.get("name"));
+            let name = name.and_then(Value::as_str);
+            let time = entry.get("readTime").and_then(Value::as_str).and_then(Micros::parse);
+            let time = time.ok_or_else(|| nonsense("it has no time"))?;
+            // The times are the same in theory; the earliest is the safe one.
+            now = Some(now.map_or(time, |now: Micros| now.min(time)));
+            // They come in any order.
+            match name {
+                Some(name) if name == self.name => lock = Some(document),
+                Some(name) if Some(name) == self.counter.as_deref() => {
+                    counter = Some(document.cloned())
+                }
+                _ => return Err(nonsense("it is about another document").into()),
             }
-            None if is_ours(one.get("missing")) => Ok(Seen::Nothing(read)),
-            _ => Err(nonsense("it is about another document").into()),
         }
+        let (Some(now), Some(lock)) = (now, lock) else {
+            return Err(nonsense("it is empty").into());
+        };
+        if self.counter.is_some() && counter.is_none() {
+            return Err(nonsense("the counter is left out").into());
+        }
+        let found = match lock {
+            None => None,
+            Some(document) => {
+                let found = Found::from_json(document, now, self.place.layout);
+                Some(self.checked(found.ok_or_else(|| nonsense("a document has no time"))?))
+            }
+        };
+        Ok(Seen { now, found, counter: counter.flatten() })
     }
 
-    /// Writes the record, if the document is still as it should be; the time of the commit.
-    async fn put(&self, record: &Record, now: Micros, only_if: Value) -> Result<Micros, Fault> {
-        let document = json!({ "name": self.name, "fields": record.to_fields(now) });
-        self.commit(json!({ "update": document, "currentDocument": only_if })).await
+    /// A document of ours that names another key is nobody's that we know. Syncguard writes keys as they were typed.
+    fn checked(&self, mut found: Found) -> Found {
+        if self.place.layout == Layout::Native {
+            found.held = found.held.filter(|held| held.record.key == self.key.as_str());
+        }
+        found
     }
 
-    async fn commit(&self, write: Value) -> Result<Micros, Fault> {
-        let answer = self.place.client.write("commit", &json!({ "writes": [write] })).await?;
+    fn update(&self, fields: &Value, only_if: &Value) -> Value {
+        json!({ "update": { "name": self.name, "fields": fields }, "currentDocument": only_if })
+    }
+
+    /// Commits all writes or none; the time of the commit.
+    async fn commit(&self, writes: Value) -> Result<Micros, Fault> {
+        let answer = self.place.client.write("commit", &json!({ "writes": writes })).await?;
         // A deletion has no update time of its own, only that of the commit.
         let time =
             answer.pointer("/writeResults/0/updateTime").or_else(|| answer.get("commitTime"));
         let time = time.and_then(Value::as_str).and_then(Micros::parse);
         time.ok_or_else(|| nonsense("a commit has no time").into())
-    }
-
-    fn fresh(&self, request: &AcquireRequest) -> Record {
-        Record {
-            secret: request.secret.clone(),
-            key: self.key.as_str().to_owned(),
-            lease: request.ttl,
-            fence: None,
-            owner: request.owner.to_text(),
-            renewals: 0,
-        }
     }
 
     fn holder(&self, found: &Found) -> Holder {

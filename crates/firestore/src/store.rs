@@ -13,9 +13,10 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::client::Client;
-use crate::config::FirestoreConfig;
+use crate::config::{FirestoreConfig, Layout};
 use crate::document::GRACE;
 use crate::steps::Step;
+use crate::syncguard::TOLERANCE;
 
 /// The variable by which Google's own tools are led to an emulator.
 const EMULATOR: &str = "FIRESTORE_EMULATOR_HOST";
@@ -31,6 +32,9 @@ pub(crate) struct Place {
     /// `projects/…/documents/COLLECTION`.
     pub(crate) collection: String,
     pub(crate) collection_id: String,
+    /// The same for the counters of syncguard.
+    pub(crate) counters: String,
+    pub(crate) layout: Layout,
     pub(crate) emulator: Option<String>,
 }
 
@@ -109,6 +113,8 @@ impl FirestoreStore {
             client: Client::new(&config, tokens).await?,
             collection: format!("{}/{collection_id}", config.documents()),
             collection_id,
+            counters: format!("{}/{}", config.documents(), config.fence_collection_id()),
+            layout: config.layout_used(),
             emulator: config.emulator.clone(),
         });
         let store = Self { config, place };
@@ -116,7 +122,7 @@ impl FirestoreStore {
         Ok(store)
     }
 
-    fn step(&self, key: Key) -> Step {
+    fn step(&self, key: Key) -> Result<Step, LockError> {
         Step::new(Arc::clone(&self.place), key)
     }
 }
@@ -131,18 +137,22 @@ impl Backend for FirestoreStore {
     fn capabilities(&self) -> Capabilities {
         Capabilities::new("firestore")
             .min_ttl(Duration::from_millis(100))
-            .ttl_slack(GRACE)
+            .ttl_slack(match self.place.layout {
+                Layout::Native => GRACE,
+                // The tolerance, and a millisecond that is rounded up.
+                Layout::Syncguard => TOLERANCE + Duration::from_millis(1),
+            })
             .transfer(true)
             .force_release(true)
             .max_batch(MAX_BATCH)
     }
 
     fn acquire(self: Arc<Self>, request: AcquireRequest) -> Reply<Attempt> {
-        Box::pin(self.step(request.key.clone()).acquire(request))
+        Box::pin(async move { self.step(request.key.clone())?.acquire(request).await })
     }
 
     fn release(self: Arc<Self>, key: Key, secret: Secret) -> Reply<Release> {
-        Box::pin(self.step(key).release(secret))
+        Box::pin(async move { self.step(key)?.release(secret).await })
     }
 
     fn extend(
@@ -156,7 +166,11 @@ impl Backend for FirestoreStore {
                 let (step, places) = (self.step(lease.key.clone()), Arc::clone(&places));
                 running.spawn(async move {
                     let _turn = places.acquire().await;
-                    (place, step.extend(lease).await)
+                    let answer = match step {
+                        Ok(step) => step.extend(lease).await,
+                        Err(error) => Err(error),
+                    };
+                    (place, answer)
                 });
             }
             while let Some(answer) = running.join_next().await {
@@ -170,7 +184,7 @@ impl Backend for FirestoreStore {
     }
 
     fn lookup(self: Arc<Self>, key: Key) -> Reply<Option<Holder>> {
-        Box::pin(self.step(key).lookup())
+        Box::pin(async move { self.step(key)?.lookup().await })
     }
 
     fn list(self: Arc<Self>, prefix: String, limit: usize) -> Reply<Vec<Holder>> {
@@ -182,10 +196,10 @@ impl Backend for FirestoreStore {
     }
 
     fn transfer(self: Arc<Self>, request: TransferRequest) -> Reply<Transfer> {
-        Box::pin(self.step(request.to.key.clone()).transfer(request))
+        Box::pin(async move { self.step(request.to.key.clone())?.transfer(request).await })
     }
 
     fn force_release(self: Arc<Self>, key: Key, fence: Fence) -> Reply<Release> {
-        Box::pin(self.step(key).force_release(fence))
+        Box::pin(async move { self.step(key)?.force_release(fence).await })
     }
 }

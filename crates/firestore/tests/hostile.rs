@@ -47,7 +47,11 @@ impl Fake {
 
     fn commits(&self) -> Vec<String> {
         let asked = self.asked.lock().unwrap();
-        asked.iter().filter(|(path, _)| path.ends_with(":commit")).map(|(_, body)| body.clone()).collect()
+        asked
+            .iter()
+            .filter(|(path, _)| path.ends_with(":commit"))
+            .map(|(_, body)| body.clone())
+            .collect()
     }
 }
 
@@ -100,7 +104,9 @@ fn found(secret: &Secret, updated: &str, read: &str) -> String {
         "leaseMicros":{{"integerValue":"30000000"}},"renewals":{{"integerValue":"0"}}}}"#,
         secret.expose()
     );
-    format!(r#"[{{"found":{{"name":"{NAME}","fields":{fields},"updateTime":"{updated}"}},"readTime":"{read}"}}]"#)
+    format!(
+        r#"[{{"found":{{"name":"{NAME}","fields":{fields},"updateTime":"{updated}"}},"readTime":"{read}"}}]"#
+    )
 }
 
 fn committed(time: &str) -> String {
@@ -148,7 +154,9 @@ async fn a_lease_ends_by_the_servers_times_whatever_this_machine_thinks() {
         assert!(matches!(extend(&store, &other).await.unwrap(), Extension::Extended(_)));
         fake.say("batchGet", &[(200, found(&other, &time("00:00"), &time("00:30.2")))]);
         match attempt(&store, &me).await.unwrap() {
-            Attempt::Granted(lease) => assert_eq!(lease.fence.get() % 1_000_000, 5, "the time of the commit"),
+            Attempt::Granted(lease) => {
+                assert_eq!(lease.fence.get() % 1_000_000, 5, "the time of the commit");
+            }
             other => panic!("over in {year}: {other:?}"),
         }
         assert_eq!(extend(&store, &other).await.unwrap(), Extension::NotHeld, "nothing is revived");
@@ -179,14 +187,22 @@ async fn every_write_carries_a_precondition() {
     let (store, me) = (connect(&fake).await, secret());
     fake.say("commit", &[(200, committed("2026-01-01T00:00:01.000000Z"))]);
     attempt(&store, &me).await.unwrap();
-    fake.say("batchGet", &[(200, found(&me, "2026-01-01T00:00:01.000007Z", "2026-01-01T00:00:20Z"))]);
+    fake.say(
+        "batchGet",
+        &[(200, found(&me, "2026-01-01T00:00:01.000007Z", "2026-01-01T00:00:20Z"))],
+    );
     assert!(matches!(extend(&store, &me).await.unwrap(), Extension::Extended(_)));
     Arc::clone(&store).release(key(), me.clone()).await.unwrap();
     let commits = fake.commits();
-    let [grant, renewal, deletion] = commits.as_slice() else { panic!("three writes: {commits:?}") };
+    let [grant, renewal, deletion] = commits.as_slice() else {
+        panic!("three writes: {commits:?}")
+    };
     assert!(grant.contains(r#""currentDocument":{"exists":false}"#), "{grant}");
     for write in [renewal, deletion] {
-        assert!(write.contains(r#""currentDocument":{"updateTime":"2026-01-01T00:00:01.000007Z"}"#), "{write}");
+        assert!(
+            write.contains(r#""currentDocument":{"updateTime":"2026-01-01T00:00:01.000007Z"}"#),
+            "{write}"
+        );
     }
     assert!(renewal.contains(r#""fence":{"integerValue":"1767225601000007"}"#), "{renewal}");
 }
@@ -196,8 +212,16 @@ async fn no_malformed_answer_is_ever_a_grant() {
     let fake = Fake::start().await;
     let (store, me) = (connect(&fake).await, secret());
     for answer in [
-        "", "{}", "[]", "null", "{", "OK", r#"{"writeResults":[{}]}"#, r#"{"commitTime":5}"#,
-        r#"{"commitTime":"yesterday"}"#, r#"{"writeResults":[{"updateTime":"2026-13-01T00:00:00Z"}]}"#,
+        "",
+        "{}",
+        "[]",
+        "null",
+        "{",
+        "OK",
+        r#"{"writeResults":[{}]}"#,
+        r#"{"commitTime":5}"#,
+        r#"{"commitTime":"yesterday"}"#,
+        r#"{"writeResults":[{"updateTime":"2026-13-01T00:00:00Z"}]}"#,
     ] {
         fake.say("commit", &[(200, answer.to_owned())]);
         let error = attempt(&store, &me).await.unwrap_err();
