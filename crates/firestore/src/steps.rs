@@ -145,14 +145,14 @@ impl Step {
             }
             Some(counter) => {
                 let fence = syncguard::next_fence(seen.counter.as_ref())?;
-                let counted =
+                let only_if_uncounted =
                     match seen.counter.as_ref().and_then(|counter| counter.get("updateTime")) {
                         Some(version) => json!({ "updateTime": version }),
                         None => json!({ "exists": false }),
                     };
                 let fields = syncguard::lock_fields(&record, seen.now, fence);
                 let count = json!({ "name": counter, "fields": syncguard::counter_fields(fence, &self.key) });
-                let count = json!({ "update": count, "currentDocument": counted });
+                let count = json!({ "update": count, "currentDocument": only_if_uncounted });
                 self.commit(json!([self.update(&fields, &only_if), count])).await?;
                 fence
             }
@@ -296,7 +296,7 @@ impl Step {
             match name {
                 Some(name) if name == self.name => lock = Some(document),
                 Some(name) if Some(name) == self.counter.as_deref() => {
-                    counter = Some(document.cloned())
+                    counter = Some(document.cloned());
                 }
                 _ => return Err(nonsense("it is about another document").into()),
             }

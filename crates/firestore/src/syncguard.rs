@@ -13,7 +13,7 @@ use crate::document::{Held, Record};
 use crate::time::Micros;
 
 /// How long after its end a lock is left alone: the tolerance that every client of this layout keeps.
-pub(crate) const TOLERANCE: Duration = Duration::from_millis(1000);
+pub(crate) const TOLERANCE: Duration = Duration::from_secs(1);
 
 /// Beyond this the clients of this layout refuse to count, and so do we.
 const LAST_FENCE: u64 = 900_000_000_000_000;
