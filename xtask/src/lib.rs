@@ -5,6 +5,7 @@
 
 mod bench;
 mod ci;
+mod codegen;
 mod features;
 mod install;
 mod lengths;
@@ -39,7 +40,7 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "test",
         usage: "test [ARGS]",
-        about: "install what tests need if it is missing, then run all tests; ARGS go to nextest or cargo test",
+        about: "install what tests need if it is missing, then run all tests; ARGS go to cargo test",
         run: test::run,
     },
     Chore {
@@ -59,6 +60,12 @@ const CHORES: &[Chore] = &[
         usage: "soak [--scale 0.05] [--only NAME]",
         about: "the long runs",
         run: soak::run,
+    },
+    Chore {
+        name: "codegen",
+        usage: "codegen [--check]",
+        about: "make the stubs for etcd from its .proto file, which are committed",
+        run: codegen::run,
     },
     Chore {
         name: "servers",

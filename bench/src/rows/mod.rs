@@ -4,10 +4,11 @@
 //! yardstick or peer on the same work, then the goals.
 
 mod p6_hand_off;
+mod p9_postgres;
 
 use crate::Row;
 
 /// Every row that can be measured, in the order of the table.
 pub fn all() -> Vec<Row> {
-    vec![p6_hand_off::ROW]
+    vec![p6_hand_off::ROW, p9_postgres::ROW]
 }

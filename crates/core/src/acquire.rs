@@ -10,6 +10,7 @@ use crate::backend::Liveness;
 use crate::engine::Engine;
 use crate::error::LockError;
 use crate::handle::{Held, LockHandle};
+use crate::key::Key;
 use crate::owner::Owner;
 use crate::retry::RetryPolicy;
 use crate::spec::Spec;
@@ -78,7 +79,7 @@ macro_rules! options {
 #[must_use = "nothing happens until it is awaited"]
 pub struct Acquire {
     engine: Arc<Engine>,
-    key: String,
+    key: Result<Key, LockError>,
     spec: Arc<Spec>,
 }
 
@@ -86,7 +87,7 @@ pub struct Acquire {
 #[must_use = "nothing happens until it is awaited"]
 pub struct TryAcquire {
     engine: Arc<Engine>,
-    key: String,
+    key: Result<Key, LockError>,
     spec: Arc<Spec>,
 }
 
@@ -124,7 +125,11 @@ pub(crate) use {options, wait_options};
 
 impl Acquire {
     pub(crate) fn new(engine: &Arc<Engine>, key: &str) -> Self {
-        Self { engine: Arc::clone(engine), key: key.to_owned(), spec: Arc::clone(&engine.defaults) }
+        Self {
+            engine: Arc::clone(engine),
+            key: engine.key(key),
+            spec: Arc::clone(&engine.defaults),
+        }
     }
 
     /// Takes the lock, runs `work` under it, and gives it back. The work is dropped if the lock is lost.
@@ -180,7 +185,7 @@ impl TryAcquire {
         if !spec.tries_once() {
             Arc::make_mut(&mut spec).wait = Some(Duration::ZERO);
         }
-        Self { engine: Arc::clone(engine), key: key.to_owned(), spec }
+        Self { engine: Arc::clone(engine), key: engine.key(key), spec }
     }
 }
 
@@ -190,7 +195,7 @@ impl IntoFuture for Acquire {
 
     fn into_future(self) -> Acquiring<LockHandle> {
         Box::pin(async move {
-            match wait::acquire(self.engine, &self.key, self.spec).await? {
+            match wait::acquire(self.engine, self.key?, self.spec).await? {
                 Outcome::Held(handle) => Ok(handle),
                 Outcome::Busy(error) => Err(error),
             }
@@ -204,7 +209,7 @@ impl IntoFuture for TryAcquire {
 
     fn into_future(self) -> Acquiring<Option<LockHandle>> {
         Box::pin(async move {
-            match wait::acquire(self.engine, &self.key, self.spec).await? {
+            match wait::acquire(self.engine, self.key?, self.spec).await? {
                 Outcome::Held(handle) => Ok(Some(handle)),
                 Outcome::Busy(_) => Ok(None),
             }

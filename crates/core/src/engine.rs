@@ -117,7 +117,7 @@ impl Engine {
         sent_at: Moment,
         front: Option<LockFront>,
     ) -> LockHandle {
-        let grant = Arc::new(Grant::new(wish, lease, sent_at, self.clock.wall(), front));
+        let grant = Arc::new(Grant::new(wish, lease, sent_at, front));
         self.keeper.admit(&grant);
         tracing::debug!(key = %grant.key, store = self.store.name, fence = %grant.fence, "acquired");
         self.events.emit(EventKind::Acquired, &grant.key, Some(grant.fence), None);

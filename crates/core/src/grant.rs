@@ -4,11 +4,10 @@
 //! late answers find it ended and change nothing.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
@@ -17,12 +16,9 @@ use crate::clock::{Clock, Moment};
 use crate::fence::Fence;
 use crate::handle::LockHandle;
 use crate::keeper::GrantId;
-use crate::key::Key;
 use crate::lease;
-use crate::owner::Owner;
 use crate::queue::Front;
-use crate::secret::Secret;
-use crate::spec::Wish;
+use crate::spec::{Wanted, Wish};
 
 /// The front of the engine's queue.
 pub(crate) type LockFront = Front<Wish, LockHandle>;
@@ -76,15 +72,9 @@ impl From<Loss> for End {
 const HELD: u8 = 0;
 
 pub(crate) struct Grant {
-    pub(crate) key: Key,
-    pub(crate) secret: Secret,
+    wish: Wish,
     pub(crate) fence: Fence,
-    pub(crate) owner: Arc<Owner>,
-    /// The lease asked for: what a renewal restores.
-    pub(crate) ttl: Duration,
-    pub(crate) auto_renew: bool,
     pub(crate) acquired_at: Moment,
-    pub(crate) acquired_wall: SystemTime,
     /// The end that `max_hold` sets.
     pub(crate) hold_until: Moment,
     valid_until: AtomicU64,
@@ -102,20 +92,14 @@ impl Grant {
         wish: &Wish,
         lease: Lease,
         sent_at: Moment,
-        wall: SystemTime,
         front: Option<LockFront>,
     ) -> Self {
         // A store may round a lease up, but what it says beyond the lease asked for is not needed, so not trusted.
         let ttl = lease.ttl.min(wish.spec.ttl);
         Self {
-            key: wish.key.clone(),
-            secret: wish.secret.clone(),
+            wish: wish.clone(),
             fence: lease.fence,
-            owner: Arc::clone(&wish.spec.owner),
-            ttl: wish.spec.ttl,
-            auto_renew: wish.spec.auto_renew,
             acquired_at: sent_at,
-            acquired_wall: wall,
             hold_until: wish.spec.max_hold.map_or(Moment::FAR_FUTURE, |most| sent_at.after(most)),
             valid_until: AtomicU64::new(lease::valid_until(sent_at, ttl).as_nanos()),
             state: AtomicU8::new(HELD),
@@ -207,6 +191,15 @@ impl Grant {
     pub(crate) fn has_waiters(&self) -> bool {
         let front = self.front.lock().unwrap_or_else(PoisonError::into_inner);
         front.as_ref().is_some_and(Front::has_waiters)
+    }
+}
+
+/// Key, secret and options of the call that got it.
+impl Deref for Grant {
+    type Target = Wanted;
+
+    fn deref(&self) -> &Wanted {
+        &self.wish
     }
 }
 

@@ -90,7 +90,7 @@ impl LockHandle {
     /// If the future is dropped, the lock is given back in the background.
     pub async fn detach(self) -> Result<LockToken, LockError> {
         let token = self.token();
-        let ttl = self.held.grant.ttl;
+        let ttl = self.held.grant.spec.ttl;
         self.let_run(ttl).await?;
         Ok(token)
     }
@@ -239,10 +239,10 @@ impl Held {
         LockInfo {
             key: self.key(),
             fence: Some(self.grant.fence),
-            acquired_at: Some(self.grant.acquired_wall),
+            acquired_at: wall.checked_sub(now.since(self.grant.acquired_at)),
             expires_at: wall.checked_add(self.grant.deadline().since(now)),
             is_held: self.grant.is_held(now),
-            owner: (*self.grant.owner).clone(),
+            owner: (*self.grant.spec.owner).clone(),
         }
     }
 

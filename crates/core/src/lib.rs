@@ -9,6 +9,7 @@
 mod acquire;
 mod backend;
 mod clock;
+mod election;
 mod engine;
 mod error;
 mod event;
@@ -24,6 +25,7 @@ mod memory;
 mod owner;
 mod queue;
 mod reaper;
+mod register;
 mod release;
 mod retry;
 mod secret;
@@ -40,6 +42,7 @@ pub use backend::{
     Transfer, TransferRequest, WakeUps,
 };
 pub use clock::{BootClock, Clock, ManualClock, Moment, TokioClock};
+pub use election::{Election, Leadership};
 pub use error::{ErrorKind, LockError};
 pub use event::{Event, EventKind};
 pub use fence::Fence;
@@ -51,6 +54,7 @@ pub use lease::{DEFAULT_TTL, MAX_TTL, MIN_TTL, margin, valid_until};
 pub use lock::{Builder, DistributedLock};
 pub use memory::MemoryStore;
 pub use owner::Owner;
+pub use register::FencedRegister;
 pub use retry::{Jitter, RetryPolicy};
 pub use secret::Secret;
 pub use set::{AcquireAll, LockSet};

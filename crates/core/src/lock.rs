@@ -8,6 +8,7 @@ use crate::backend::{
     Backend, ExtendBy, ExtendRequest, Extension, Guarantees, Lease, Liveness, Release, Reply,
 };
 use crate::clock::{BootClock, Clock};
+use crate::election::Election;
 use crate::engine::{Engine, Parts};
 use crate::error::LockError;
 use crate::event::{Event, Events};
@@ -138,6 +139,60 @@ impl DistributedLock {
         self.acquire(key).run(work).await
     }
 
+    /// Runs `work` unless it was run within the last `period`, here or anywhere else: `Ok(None)` if it was.
+    ///
+    /// The period counts from the start of the work, by the store's clock. Work that takes longer than the period keeps the
+    /// lock until it is done. Work that is stopped by a loss, or panics, does not count: the lock is given back.
+    ///
+    /// # Errors
+    /// As [`Acquire::run`], without `Timeout`.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, so is the work, and the period is over.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), holdtight_core::LockError> {
+    /// # use std::time::Duration;
+    /// # let lock = holdtight_core::DistributedLock::builder(holdtight_core::MemoryStore::new()).build()?;
+    /// let hour = Duration::from_secs(3600);
+    /// assert_eq!(lock.once_per("report", hour, async |_| "sent").await?, Some("sent"));
+    /// assert_eq!(lock.once_per("report", hour, async |_| "sent").await?, None);
+    /// # Ok(()) }
+    /// ```
+    pub async fn once_per<T, F>(
+        &self,
+        key: impl AsRef<str>,
+        period: Duration,
+        work: F,
+    ) -> Result<Option<T>, LockError>
+    where
+        F: AsyncFnOnce(Held) -> T,
+    {
+        let store = &self.engine.store;
+        crate::lease::check_ttl(period, store.min_ttl, store.max_ttl)?;
+        let Some(handle) = self.try_acquire(key).await? else { return Ok(None) };
+        let (held, started) = (handle.held(), self.engine.clock.now());
+        let out = tokio::select! {
+            biased;
+            loss = held.lost() => return Err(held.lost_error(loss)),
+            out = work(handle.held()) => out,
+        };
+        let left = period.saturating_sub(self.engine.clock.now().since(started));
+        let ended = match left.max(store.min_ttl) {
+            _ if left.is_zero() => handle.release().await,
+            left => handle.keep_for(left).await,
+        };
+        if let Err(error) = ended {
+            tracing::warn!(%error, "the work was done in time, but its period may be cut short");
+        }
+        Ok(Some(out))
+    }
+
+    /// An election for the post `post`: one leader at a time.
+    pub fn election(&self, post: impl AsRef<str>) -> Election {
+        Election::new(self.clone(), post.as_ref())
+    }
+
     /// Whether anybody holds the lock now. By the time it is read the answer may be old: to *get* the lock, try.
     ///
     /// # Errors
@@ -215,7 +270,7 @@ impl DistributedLock {
         let engine = &self.engine;
         engine.check_open()?;
         spec.check(&engine.store)?;
-        let wish = Wish { key: token.key().clone(), secret: token.secret().clone(), spec };
+        let wish = Wish::new(token.key().clone(), token.secret().clone(), spec);
         let sent_at = engine.clock.now();
         let resumed = self.backend().resume(wish.key.clone(), wish.secret.clone(), wish.spec.ttl);
         match self
@@ -235,8 +290,7 @@ impl DistributedLock {
     pub async fn extend_token(&self, token: &LockToken, ttl: Duration) -> Result<Lease, LockError> {
         let spec = Spec { ttl, ..Spec::clone(&self.engine.defaults) };
         spec.check(&self.engine.store)?;
-        let wish =
-            Wish { key: token.key().clone(), secret: token.secret().clone(), spec: Arc::new(spec) };
+        let wish = Wish::new(token.key().clone(), token.secret().clone(), Arc::new(spec));
         let call = self.backend().detach(wish.key.clone(), wish.secret.clone(), ttl);
         match self.step(call).await? {
             Extension::Extended(lease) => Ok(lease),
@@ -255,7 +309,7 @@ impl DistributedLock {
             Release::Released => Ok(()),
             Release::NotHeld => {
                 let spec = Arc::clone(&self.engine.defaults);
-                let wish = Wish { key: token.key().clone(), secret: token.secret().clone(), spec };
+                let wish = Wish::new(token.key().clone(), token.secret().clone(), spec);
                 Err(not_held(&self.engine, &wish))
             }
         }

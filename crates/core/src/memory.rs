@@ -165,6 +165,9 @@ impl State {
     }
 
     fn listeners(&self, key: &Key) -> usize {
+        if self.bells.is_empty() {
+            return 0;
+        }
         self.bells
             .get(key)
             .map_or(0, |bells| bells.iter().filter(|bell| !bell.is_abandoned()).count())

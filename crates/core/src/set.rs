@@ -168,7 +168,7 @@ impl Quest {
 
     async fn take(&self, key: &Key, wait: Option<Duration>) -> Result<Outcome, LockError> {
         let spec = Arc::new(Spec { wait, ..Spec::clone(&self.spec) });
-        wait::acquire(Arc::clone(&self.engine), self.engine.user_key(key).as_str(), spec).await
+        wait::acquire(Arc::clone(&self.engine), key.clone(), spec).await
     }
 
     async fn in_one_step(mut self, keys: Vec<Key>) -> Result<LockSet, LockError> {
@@ -250,9 +250,7 @@ struct Claim {
 
 impl Claim {
     fn new(engine: Arc<Engine>, keys: &[Key], spec: &Arc<Spec>) -> Result<Self, LockError> {
-        let wish = |key: &Key| {
-            Ok(Wish { key: key.clone(), secret: Secret::generate()?, spec: Arc::clone(spec) })
-        };
+        let wish = |key: &Key| Ok(Wish::new(key.clone(), Secret::generate()?, Arc::clone(spec)));
         let wishes = keys.iter().map(wish).collect::<Result<_, LockError>>()?;
         let sent_at = engine.clock.now();
         Ok(Self { engine, wishes, call: None, sent_at, doubtful: false })

@@ -1,5 +1,6 @@
 //! How a lock is to be taken and kept: the options of one acquire call, checked before any I/O.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,15 +60,30 @@ impl Spec {
     }
 }
 
-/// What one acquire call wants: a key, under a secret of its own, in a certain way.
+/// What one acquire call wants: a key, under a secret of its own, in a certain way. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct Wish(Arc<Wanted>);
+
+#[derive(Debug)]
+pub(crate) struct Wanted {
     pub(crate) key: Key,
     pub(crate) secret: Secret,
     pub(crate) spec: Arc<Spec>,
 }
 
+impl Deref for Wish {
+    type Target = Wanted;
+
+    fn deref(&self) -> &Wanted {
+        &self.0
+    }
+}
+
 impl Wish {
+    pub(crate) fn new(key: Key, secret: Secret, spec: Arc<Spec>) -> Self {
+        Self(Arc::new(Wanted { key, secret, spec }))
+    }
+
     pub(crate) fn request(&self, intent: Intent) -> AcquireRequest {
         AcquireRequest {
             key: self.key.clone(),

@@ -14,6 +14,7 @@ use crate::event::EventKind;
 use crate::grant::LockFront;
 use crate::handle::LockHandle;
 use crate::info::Holder;
+use crate::key::Key;
 use crate::lease;
 use crate::queue::{Entered, Turn, Why};
 use crate::release::{withdraw, within};
@@ -36,7 +37,7 @@ pub(crate) enum Outcome {
 /// Takes the lock `key` as `spec` says.
 pub(crate) async fn acquire(
     engine: Arc<Engine>,
-    key: &str,
+    key: Key,
     spec: Arc<Spec>,
 ) -> Result<Outcome, LockError> {
     engine.check_open()?;
@@ -45,10 +46,9 @@ pub(crate) async fn acquire(
             "locks need a tokio runtime; use the blocking face outside of one",
         ));
     }
-    let key = engine.key(key)?;
     spec.check(&engine.store).map_err(|error| error.with_key(&key))?;
     engine.reaper.adopt();
-    let wish = Wish { key, secret: Secret::generate()?, spec };
+    let wish = Wish::new(key, Secret::generate()?, spec);
     let mut contest = Contest::new(Arc::clone(&engine), wish);
     let outcome = contest.run().await;
     if let Err(error) | Ok(Outcome::Busy(error)) = &outcome {
@@ -129,7 +129,8 @@ impl Contest {
                 // It lay unread for longer than its lease. Its secret is being released, so we go on under another.
                 Some(Turn::Granted(stale)) => {
                     drop(stale);
-                    self.wish.secret = Secret::generate()?;
+                    let (key, spec) = (self.wish.key.clone(), Arc::clone(&self.wish.spec));
+                    self.wish = Wish::new(key, Secret::generate()?, spec);
                 }
                 Some(Turn::Contend(front, why)) => return self.contend(front, why).await,
                 Some(Turn::Closed) => return Err(self.closed()),

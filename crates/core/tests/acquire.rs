@@ -94,6 +94,21 @@ async fn a_release_wakes_a_waiter_of_another_process_at_once() {
     assert!(handle.is_held());
 }
 
+/// Between the busy answer and the subscription nobody listens: so there is another look right after subscribing.
+#[tokio::test(start_paused = true)]
+async fn a_release_just_before_the_subscription_is_not_missed() {
+    let (lock, store, clock) = scripted();
+    let other = builder(&store, &clock).build().unwrap();
+    let token = other.acquire("k").await.unwrap().detach().await.unwrap();
+    *store.release_at_subscribe.lock().unwrap() =
+        Some((token.key().clone(), token.secret().clone()));
+    let lazy = RetryPolicy::fixed(Duration::from_secs(600));
+    let before = tokio::time::Instant::now();
+    let handle = lock.acquire("k").wait_forever().retry(lazy).await.unwrap();
+    assert!(handle.is_held());
+    assert!(before.elapsed() < SECOND, "waited {:?} for a lock that was free", before.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn lost_wake_ups_only_cost_time() {
     let (lock, store, clock) = scripted();

@@ -56,6 +56,8 @@ async fn a_lock_is_renewed_as_long_as_it_is_held() {
     let renewals = store.count(Step::Extend);
     assert!((90..=120).contains(&renewals), "{renewals} renewals in 1000 s");
     handle.release().await.unwrap();
+    tokio::time::sleep(100 * SECOND).await;
+    assert_eq!(store.count(Step::Extend), renewals, "what was given back is not renewed");
 }
 
 #[tokio::test(start_paused = true)]

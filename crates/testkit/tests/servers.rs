@@ -62,7 +62,8 @@ async fn a_server_whose_test_is_killed_is_ended_by_its_leash() {
         return;
     }
     if let Some(file) = std::env::var_os(ROLE) {
-        let server = Redis::start().await;
+        // Kept alive by a static: nothing but the leash can end it.
+        let server = Redis::shared().await;
         let place = server.process().directory().path().display().to_string();
         std::fs::write(file, format!("{} {place}", server.process().pid())).unwrap();
         std::process::abort();
@@ -85,6 +86,15 @@ async fn a_server_whose_test_is_killed_is_ended_by_its_leash() {
         assert!(started.elapsed() < Duration::from_secs(20), "the server outlived its test");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+#[tokio::test]
+async fn a_shared_server_is_one_for_all() {
+    if !Program::MEMCACHED.available() {
+        return;
+    }
+    let (one, two) = tokio::join!(Memcached::shared(), Memcached::shared());
+    assert!(std::sync::Arc::ptr_eq(&one, &two));
 }
 
 #[tokio::test]

@@ -51,10 +51,10 @@ pub type Reply<T> = Pin<Box<dyn Future<Output = Result<T, LockError>> + Send + '
 ///    the answer is an error, before anything is written.
 /// 7. **Busy is an answer, not an error.** A value that the store cannot read is *held by somebody else*, and is
 ///    never overwritten.
-/// 8. **Three outcomes.** `Ok` is what happened. [`Unavailable`](crate::ErrorKind::Unavailable) and all other kinds
-///    mean *not done*. [`Ambiguous`](crate::ErrorKind::Ambiguous) means *perhaps done*: a timeout or a cut connection
-///    after the request left. The engine compensates; a store never retries a step on its own unless it knows that
-///    the first one did not happen.
+/// 8. **Three outcomes.** `Ok` is what happened. [`Ambiguous`](crate::ErrorKind::Ambiguous) means *perhaps done*: a
+///    timeout or a cut connection after the request left; [`Internal`](crate::ErrorKind::Internal) is taken the same way.
+///    All other kinds mean *not done*. The engine compensates; a store never repeats a step on its own unless it knows
+///    that the first one did not happen.
 /// 9. **Calls end.** Every future resolves in bounded time, by a timeout of the store's own if need be, and may be
 ///    dropped at any point. Dropping may or may not stop the step; it never breaks the connection for others.
 /// 10. **Replies are checked.** Sizes are bounded, types are exact; whatever is malformed is
@@ -114,7 +114,9 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         })
     }
 
-    /// Takes all keys or none, in one step. Called only if [`Capabilities::acquire_many`] says so.
+    /// Takes all keys or none, in one step. No key is asked for twice.
+    ///
+    /// Called only if [`Capabilities::acquire_many`] says so.
     fn acquire_many(self: Arc<Self>, requests: Vec<AcquireRequest>) -> Reply<ManyAttempt> {
         let _ = requests;
         Box::pin(async {

@@ -66,11 +66,11 @@ impl Keeper {
     /// Starts to look after a grant.
     pub(crate) fn admit(&self, grant: &Arc<Grant>) {
         let terms = Terms {
-            ttl: grant.ttl,
+            ttl: grant.spec.ttl,
             sent_at: grant.acquired_at,
             valid_until: grant.valid_until(),
             hold_until: grant.hold_until,
-            renew: grant.auto_renew,
+            renew: grant.spec.auto_renew,
         };
         let mut book = self.desk.book();
         let id = book.admit(Arc::clone(grant), terms, fastrand::f64());
@@ -194,13 +194,17 @@ async fn renew_batch(desk: Arc<Desk>, batch: Vec<(GrantId, Arc<Grant>)>) {
     // Before the request leaves: validity counts from here.
     let sent_at = desk.clock.now();
     let requests = batch.iter().map(|(_, grant)| {
-        ExtendRequest::new(grant.key.clone(), grant.secret.clone(), ExtendBy::AtLeast(grant.ttl))
+        ExtendRequest::new(
+            grant.key.clone(),
+            grant.secret.clone(),
+            ExtendBy::AtLeast(grant.spec.ttl),
+        )
     });
     let call = Arc::clone(&desk.backend).extend(requests.collect());
     // A call that hangs is given up after a third of the shortest lease, while there is time to try again.
     let patience = batch
         .iter()
-        .map(|(_, grant)| grant.ttl / 3)
+        .map(|(_, grant)| grant.spec.ttl / 3)
         .min()
         .unwrap_or_default()
         .min(desk.step_timeout);

@@ -51,6 +51,8 @@ pub struct Scripted {
     pub wake_ups: AtomicBool,
     pub transfer: AtomicBool,
     pub calls: [AtomicU32; 4],
+    /// Released by its holder in the very moment in which somebody subscribes.
+    pub release_at_subscribe: Mutex<Option<(Key, Secret)>>,
 }
 
 impl Scripted {
@@ -62,6 +64,7 @@ impl Scripted {
             wake_ups: AtomicBool::new(true),
             transfer: AtomicBool::new(true),
             calls: Default::default(),
+            release_at_subscribe: Mutex::default(),
         })
     }
 
@@ -171,8 +174,12 @@ impl Backend for Scripted {
 
     fn subscribe(self: Arc<Self>, key: Key) -> Reply<Subscription> {
         let inner = Arc::clone(&self.inner);
+        let released = self.release_at_subscribe.lock().unwrap().take();
         Box::pin(async move {
             tokio::task::yield_now().await;
+            if let Some((key, secret)) = released {
+                let _ = Arc::clone(&inner).release(key, secret).await;
+            }
             inner.subscribe(key).await
         })
     }

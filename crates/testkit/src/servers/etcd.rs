@@ -35,6 +35,8 @@ impl Etcd {
         Self { process, name, port }
     }
 
+    shared!(Etcd);
+
     /// The client port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
@@ -102,6 +104,8 @@ impl EtcdCluster {
         }
         nodes.iter().all(|node| node.process.is_alive()).then_some(Self { nodes })
     }
+
+    shared!(EtcdCluster);
 
     /// The nodes.
     pub fn nodes(&self) -> &[Etcd] {

@@ -29,6 +29,8 @@ impl Firestore {
         Self { process, port }
     }
 
+    shared!(Firestore);
+
     /// The port on 127.0.0.1, for REST and gRPC.
     pub fn port(&self) -> u16 {
         self.port

@@ -39,6 +39,8 @@ impl Memcached {
         Self { process, port }
     }
 
+    shared!(Memcached);
+
     /// The port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port

@@ -4,6 +4,24 @@
 //! child that does. When the test process dies without a word (`SIGKILL`, `exit`), a small shell on a pipe from it,
 //! the leash, ends the server and removes the directory.
 
+/// Gives a launcher `shared`: one server for all tests of a process.
+macro_rules! shared {
+    ($server:ty) => {
+        /// The one that all tests of this process share, for tests that keep to a namespace of their own. It ends
+        /// with the process.
+        ///
+        /// # Panics
+        /// When it cannot be started; the message says why.
+        pub async fn shared() -> ::std::sync::Arc<Self> {
+            // Never dropped: the leash ends it.
+            static SHARED: ::tokio::sync::OnceCell<::std::sync::Arc<$server>> =
+                ::tokio::sync::OnceCell::const_new();
+            let start = async || ::std::sync::Arc::new(<$server>::start().await);
+            ::std::sync::Arc::clone(SHARED.get_or_init(start).await)
+        }
+    };
+}
+
 mod directory;
 mod etcd;
 mod firestore;

@@ -8,10 +8,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 
 use rustix::process::Signal;
-use tokio::sync::OnceCell;
 
 use super::directory::{Account, Directory};
 use super::process::{Process, Recipe};
@@ -68,14 +66,7 @@ impl Postgres {
         Self { process, port }
     }
 
-    /// The one that all tests of this process share; it ends with the process. Use a schema of your own.
-    ///
-    /// # Panics
-    /// When it cannot be started; the message says why.
-    pub async fn shared() -> Arc<Self> {
-        static SHARED: OnceCell<Arc<Postgres>> = OnceCell::const_new();
-        Arc::clone(SHARED.get_or_init(async || Arc::new(Self::start().await)).await)
-    }
+    shared!(Postgres);
 
     /// The port on 127.0.0.1.
     pub fn port(&self) -> u16 {

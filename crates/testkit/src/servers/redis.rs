@@ -60,6 +60,8 @@ impl Redis {
         Self { process, port, password }
     }
 
+    shared!(Redis);
+
     /// The port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port

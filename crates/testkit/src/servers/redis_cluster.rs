@@ -36,6 +36,8 @@ impl RedisCluster {
         cluster
     }
 
+    shared!(RedisCluster);
+
     /// The servers, primaries first as they were formed.
     pub fn nodes(&self) -> &[Redis] {
         &self.nodes

@@ -35,6 +35,8 @@ impl RedisSentinel {
         group
     }
 
+    shared!(RedisSentinel);
+
     /// Both servers: the first was the primary at the start.
     pub fn servers(&self) -> &[Redis; 2] {
         &self.servers

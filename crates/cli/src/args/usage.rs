@@ -1,0 +1,84 @@
+//! Reads the command line, and tells mistakes in it the way all other errors are told: in one or two lines.
+
+use std::ffi::OsString;
+
+use clap::Parser as _;
+use clap::error::ErrorKind;
+
+use super::run::with_key_as_option;
+use super::{Cli, Command};
+use crate::exit::{self, Failure};
+use crate::output;
+
+/// What must not be repeated: the beginning of every token.
+const TOKEN_MARK: &str = "ht1_";
+
+/// Reads the command line.
+pub(crate) fn parse(args: &[OsString]) -> Result<Cli, Failure> {
+    if let [program, help, rest @ ..] = args
+        && help == "help"
+    {
+        let asked: Vec<_> = [program].into_iter().chain(rest).cloned().collect();
+        return read(&[asked, vec!["--help".into()]].concat());
+    }
+    read(args)
+}
+
+fn read(args: &[OsString]) -> Result<Cli, Failure> {
+    let cli = Cli::try_parse_from(args).map_err(|error| explain(&error, args))?;
+    if let Command::Run(run) = &cli.command
+        && let Some(args) = with_key_as_option(args, run)
+    {
+        return Cli::try_parse_from(&args).map_err(|error| explain(&error, &args));
+    }
+    Ok(cli)
+}
+
+/// What clap has to say, in our words; help and version are printed, and end the command well.
+fn explain(error: &clap::Error, args: &[OsString]) -> Failure {
+    let text = error.render();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            return match output::print(&text) {
+                Ok(()) => Failure::silent(exit::OK),
+                Err(failure) => failure,
+            };
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            return Failure::usage(
+                "say what to do, as in: holdtight run KEY -- COMMAND; see holdtight --help",
+            );
+        }
+        _ => {}
+    }
+    let text = text.to_string();
+    if text.contains(TOKEN_MARK) {
+        return crate::token::on_command_line();
+    }
+    let code = if error.kind() == ErrorKind::InvalidUtf8 { exit::DATA } else { exit::USAGE };
+    Failure::new(code, format!("{}; see holdtight {}--help", one_line(&text), command(args)))
+}
+
+/// The paragraphs that say what is wrong, joined; usage and pointers to help are left out.
+fn one_line(text: &str) -> String {
+    let told: Vec<_> = text
+        .split("\n\n")
+        .filter(|part| !part.starts_with("Usage:") && !part.starts_with("For more information"))
+        .map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "))
+        .filter(|part| !part.is_empty())
+        .collect();
+    let told = told.join("; ");
+    told.strip_prefix("error: ").unwrap_or(&told).to_owned()
+}
+
+/// The command that was meant, followed by a space, if one was.
+fn command(args: &[OsString]) -> String {
+    use clap::CommandFactory as _;
+    let known = Cli::command();
+    let named = args.iter().skip(1).filter_map(|arg| arg.to_str());
+    named
+        .filter_map(|arg| known.find_subcommand(arg))
+        .map(|command| format!("{} ", command.get_name()))
+        .next()
+        .unwrap_or_default()
+}

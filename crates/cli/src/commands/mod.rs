@@ -1,0 +1,86 @@
+//! One file per command. Here: from the parsed command line to the command, and from its result to the exit code.
+
+mod acquire;
+mod bench;
+mod completions;
+mod config;
+mod doctor;
+mod extend;
+mod force_release;
+mod ls;
+mod man;
+mod migrate;
+mod release;
+mod run;
+mod status;
+mod wait;
+
+use std::ffi::OsString;
+use std::future::Future;
+
+use crate::args::{self, Cli, Command};
+use crate::config::{Settings, ThisProcess};
+use crate::exit::{self, Failure};
+use crate::store;
+
+/// What every command knows.
+pub(crate) struct Context {
+    pub(crate) settings: Settings,
+    pub(crate) json: bool,
+}
+
+/// Runs the command that the command line names; returns the exit code.
+pub(crate) fn main(args: &[OsString]) -> u8 {
+    let cli = match args::parse(args) {
+        Ok(cli) => cli,
+        Err(failure) => {
+            // It could not be read, so what was meant is guessed.
+            failure.report(args.iter().any(|arg| arg == "--json"));
+            return failure.code();
+        }
+    };
+    let json = cli.json;
+    dispatch(cli).unwrap_or_else(|failure| {
+        failure.report(json);
+        failure.code()
+    })
+}
+
+fn dispatch(cli: Cli) -> Result<u8, Failure> {
+    // These two need no settings, and must work where the settings are broken.
+    match &cli.command {
+        Command::Completions(args) => return completions::run(args),
+        Command::Man(args) => return man::run(args),
+        _ => {}
+    }
+    let settings = Settings::load(cli.store.as_deref(), &ThisProcess)?;
+    store::warn_if_exposed(&settings);
+    let context = Context { settings, json: cli.json };
+    perform(cli.command, &context).map_err(|failure| failure.at(&context.settings.store))
+}
+
+fn perform(command: Command, context: &Context) -> Result<u8, Failure> {
+    match command {
+        Command::Run(args) => run::run(args, context),
+        Command::Acquire(args) => block_on(acquire::run(args, context)),
+        Command::Extend(args) => block_on(extend::run(args, context)),
+        Command::Release(args) => block_on(release::run(args, context)),
+        Command::Status(args) => block_on(status::run(args, context)),
+        Command::Ls(args) => block_on(ls::run(args, context)),
+        Command::Wait(args) => block_on(wait::run(args, context)),
+        Command::ForceRelease(args) => block_on(force_release::run(args, context)),
+        Command::Doctor => block_on(doctor::run(context)),
+        Command::Migrate => block_on(migrate::run(context)),
+        Command::Bench(args) => block_on(bench::run(args, context)),
+        Command::Config => config::run(context),
+        Command::Completions(_) | Command::Man(_) => Ok(exit::OK),
+    }
+}
+
+/// One thread is enough for one call, and starts faster than a pool.
+fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime =
+        runtime.map_err(|error| Failure::new(exit::SOFTWARE, format!("cannot start: {error}")))?;
+    runtime.block_on(work)
+}

@@ -1,0 +1,137 @@
+//! What Ctrl-C does while a command waits: the wait is given up, nothing is left behind in the store, and then this
+//! process dies of the signal, so that a shell that runs us in a loop ends the loop too.
+
+use std::future::Future;
+use std::time::Duration;
+
+use holdtight::DistributedLock;
+
+use crate::config::Settings;
+use crate::exit::Failure;
+use crate::store;
+
+/// How long a store may take to hear that nobody waits any more; after that its leases end by themselves.
+const WITHDRAWAL: Duration = Duration::from_secs(2);
+
+/// Connects to the store and runs `work` on it, until it ends or a signal asks us to stop.
+///
+/// To be called before anything else, because threads that are started later inherit what is blocked here.
+pub(crate) async fn or_stopped<T, W>(settings: &Settings, work: W) -> Result<T, Failure>
+where
+    W: AsyncFnOnce(&DistributedLock) -> Result<T, Failure>,
+{
+    let mut signals = platform::Signals::block()?;
+    let lock = match signals.or_else(store::connect(settings)).await {
+        Ok(connected) => connected?,
+        Err(signal) => return Err(signal.die()),
+    };
+    let ended = signals.or_else(work(&lock)).await;
+    match ended {
+        Ok(done) => done,
+        Err(signal) => {
+            // The work was dropped: what it had or wanted in the store is on its way back.
+            let _ = lock.shutdown_within(WITHDRAWAL).await;
+            Err(signal.die())
+        }
+    }
+}
+
+impl platform::Signals {
+    /// The end of `work`, or the signal that came first.
+    async fn or_else<T>(&mut self, work: impl Future<Output = T>) -> Result<T, platform::Fatal> {
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            signal = self.next() => Err(signal),
+        }
+    }
+}
+
+#[cfg(unix)]
+mod platform {
+    use nix::sys::signal::{SigSet, Signal, raise};
+    use tokio::sync::oneshot;
+
+    use crate::exit::{self, Failure};
+
+    /// The signals that ask a process to end, blocked and waited for by a thread of their own.
+    ///
+    /// Blocking instead of catching leaves their dispositions as they were: what `nohup` ignores stays ignored.
+    pub(super) struct Signals {
+        first: oneshot::Receiver<Signal>,
+    }
+
+    /// A signal that this process shall die of.
+    pub(super) struct Fatal(Signal);
+
+    impl Signals {
+        pub(super) fn block() -> Result<Self, Failure> {
+            let (tell, first) = oneshot::channel();
+            let wanted = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+            let set: SigSet = wanted.into_iter().filter(|signal| !is_ignored(*signal)).collect();
+            let cannot = |error: &dyn std::fmt::Display| {
+                Failure::new(exit::SOFTWARE, format!("cannot listen to signals: {error}"))
+            };
+            set.thread_block().map_err(|error| cannot(&error))?;
+            std::thread::Builder::new()
+                .name("signals".to_owned())
+                .spawn(move || set.wait().map(|signal| tell.send(signal)))
+                .map_err(|error| cannot(&error))?;
+            Ok(Self { first })
+        }
+
+        pub(super) async fn next(&mut self) -> Fatal {
+            match (&mut self.first).await {
+                Ok(signal) => Fatal(signal),
+                Err(_) => std::future::pending().await,
+            }
+        }
+    }
+
+    impl Fatal {
+        /// Ends this process, as if the signal had never been blocked. Returns only where that is not possible.
+        pub(super) fn die(self) -> Failure {
+            if raise(self.0).is_ok() {
+                let _ = SigSet::from(self.0).thread_unblock();
+            }
+            Failure::silent(exit::signalled(self.0 as i32))
+        }
+    }
+
+    /// Whether whoever started us wants `signal` to be ignored. Linux queues ignored signals while they are blocked.
+    fn is_ignored(signal: Signal) -> bool {
+        let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return false };
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+        mask >> (signal as u32 - 1) & 1 == 1
+    }
+}
+
+#[cfg(not(unix))]
+mod platform {
+    use crate::exit::{self, Failure};
+
+    /// Ctrl-C.
+    pub(super) struct Signals;
+
+    pub(super) struct Fatal;
+
+    impl Signals {
+        pub(super) fn block() -> Result<Self, Failure> {
+            Ok(Self)
+        }
+
+        pub(super) async fn next(&mut self) -> Fatal {
+            match tokio::signal::ctrl_c().await {
+                Ok(()) => Fatal,
+                Err(_) => std::future::pending().await,
+            }
+        }
+    }
+
+    impl Fatal {
+        pub(super) fn die(self) -> Failure {
+            Failure::silent(exit::signalled(2))
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The store of a run: its locks, the lock file that shows that we live, and what last went wrong with it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use holdtight::{Backend, Builder, DistributedLock, Event, EventKind, LockError, StoreUrl};
+use holdtight_file::{Config, FileStore};
+
+/// An open store.
+pub(super) struct Store {
+    pub(super) lock: DistributedLock,
+    /// The store itself, if it is one that watches processes.
+    files: Option<Arc<FileStore>>,
+    failure: Arc<Mutex<Option<String>>>,
+}
+
+impl Store {
+    /// Opens the store that `url` names.
+    pub(super) async fn open(url: &str) -> Result<Self, LockError> {
+        let url = StoreUrl::new(url)?;
+        let files = match url.scheme() {
+            // Opened here rather than by its URL alone, because its liveness has to be shared.
+            "file" => Some(Arc::new(FileStore::open_blocking(Config::from_url(url.expose())?)?)),
+            _ => None,
+        };
+        let backend: Arc<dyn Backend> = match &files {
+            Some(files) => Arc::clone(files) as _,
+            None => holdtight::open(&url).await?,
+        };
+        let failure = Arc::new(Mutex::new(None));
+        let heard = Arc::clone(&failure);
+        let lock = Builder::shared(backend).on_event(move |event| note(&heard, event)).build()?;
+        Ok(Self { lock, files, failure })
+    }
+
+    /// What shows that we live, in a store that watches processes: to be shared with the guardian.
+    pub(super) fn liveness(&self) -> io::Result<Option<OwnedFd>> {
+        self.files
+            .as_ref()
+            .map(|files| files.share_liveness())
+            .transpose()
+            .map_err(io::Error::other)
+    }
+
+    /// Why the last renewal failed, if it did.
+    pub(super) fn last_failure(&self) -> Option<String> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn note(failure: &Mutex<Option<String>>, event: &Event<'_>) {
+    let text = match event.kind {
+        EventKind::RenewalFailed => event.error.map(ToString::to_string),
+        EventKind::Renewed => None,
+        _ => return,
+    };
+    *failure.lock().unwrap_or_else(PoisonError::into_inner) = text;
+}

@@ -1,0 +1,58 @@
+//! The store that this call works on: chosen by the settings, and connected to.
+
+use std::path::Path;
+
+use holdtight::{Builder, ByUrl, DistributedLock};
+
+use crate::config::{Origin, Setting, Settings};
+use crate::exit::Failure;
+use crate::output;
+
+/// Warns if the store's URL has a password where others can read it.
+pub(crate) fn warn_if_exposed(settings: &Settings) {
+    let Setting { value, origin } = &settings.store;
+    if !value.has_secret() {
+        return;
+    }
+    match origin {
+        Origin::Flag => output::complain(
+            "warning: the password in --store can be read by everybody on this machine; put the URL into HOLDTIGHT_STORE",
+        ),
+        Origin::File(path) if is_readable_by_others(path) => output::complain(format_args!(
+            "warning: the password in {0} can be read by everybody on this machine; chmod o-r {0}",
+            path.display()
+        )),
+        _ => {}
+    }
+}
+
+#[cfg(unix)]
+fn is_readable_by_others(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o004 != 0)
+}
+
+#[cfg(not(unix))]
+fn is_readable_by_others(_: &Path) -> bool {
+    false
+}
+
+/// Starts to build locks on the chosen store.
+pub(crate) fn builder(settings: &Settings) -> Builder<ByUrl> {
+    DistributedLock::builder(settings.store.value.clone())
+}
+
+/// Locks on the chosen store.
+pub(crate) async fn connect(settings: &Settings) -> Result<DistributedLock, Failure> {
+    Ok(builder(settings).connect().await?)
+}
+
+/// Refuses a store that ends with this process, where a lock would end with it before anybody could use it.
+pub(crate) fn must_outlive_us(settings: &Settings) -> Result<(), Failure> {
+    if settings.store.value.scheme() == "memory" {
+        return Err(Failure::usage(
+            "locks in memory: end with this command; choose a store that lasts, such as file:",
+        ));
+    }
+    Ok(())
+}

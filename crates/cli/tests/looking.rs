@@ -1,0 +1,192 @@
+//! Looking and meddling: `status`, `ls`, `wait`, `force-release`, `doctor`, `config`.
+
+mod support;
+
+use std::io::Read as _;
+use std::process::Stdio;
+use std::time::Instant;
+
+use support::{DEADLINE, Ending, Home, eventually, names};
+
+#[test]
+fn status_exits_0_if_held_and_1_if_free() {
+    let home = Home::new();
+    let free = home.call("status k");
+    assert_eq!((free.code, free.out.as_str(), free.err.as_str()), (1, "\"k\" is free\n", ""));
+    let free = home.call("status k --json");
+    assert_eq!((free.code, free.json()), (1, serde_json::json!({ "key": "k", "held": false })));
+
+    let taken = home.acquire("k");
+    let held = home.call("status k").succeeded();
+    assert!(held.out.starts_with("\"k\" is held\n  Host:    "), "{}", held.out);
+    let json = home.call("status k --json").succeeded().json();
+    assert_eq!(
+        names(&json),
+        [
+            "acquired_at",
+            "command",
+            "expires_at",
+            "fence",
+            "held",
+            "host",
+            "key",
+            "pid",
+            "reason",
+            "user"
+        ]
+    );
+    assert_eq!((&json["fence"], &json["held"]), (&taken["fence"], &true.into()));
+    assert_eq!(json["reason"], serde_json::Value::Null, "what is not known is null");
+}
+
+#[test]
+fn ls_shows_what_is_held_sorted_and_by_prefix() {
+    let home = Home::new();
+    assert_eq!(home.call("ls").succeeded().out, "");
+    assert_eq!(home.call("ls --json").succeeded().json(), serde_json::json!([]));
+    for key in ["job:b", "job:a", "user:1"] {
+        home.acquire(key);
+    }
+    let text = home.call("ls").succeeded().out;
+    let first: Vec<_> = text.lines().map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(first, ["KEY", "job:a", "job:b", "user:1"]);
+    let json = home.call("ls job: --json").succeeded().json();
+    let keys: Vec<_> = json.as_array().unwrap().iter().map(|one| &one["key"]).collect();
+    assert_eq!(keys, ["job:a", "job:b"]);
+    assert!(json[0]["fence"].is_string());
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let home = Home::new();
+    for n in 0..50 {
+        home.acquire(&format!("key-{n}"));
+    }
+    let mut child = home.command(["ls"]);
+    let mut child = Ending(child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    drop(child.0.stdout.take());
+    let mut complaint = String::new();
+    child.0.stderr.take().unwrap().read_to_string(&mut complaint).unwrap();
+    assert_eq!((child.0.wait().unwrap().code(), complaint.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn wait_ends_when_the_key_is_free_and_does_not_take_it() {
+    let home = Home::new();
+    home.call("wait k").succeeded();
+    let token = home.acquire("k")["token"].as_str().unwrap().to_owned();
+    let busy = home.call("wait k -w 30ms");
+    assert_eq!(busy.code, 75);
+    assert!(busy.err.contains("\"k\" is busy; gave up after") && busy.err.contains("Fence:"));
+
+    let mut waiter = Ending(home.command(["wait", "k"]).spawn().unwrap());
+    assert!(waiter.0.try_wait().unwrap().is_none());
+    home.call_on("release -", &token).succeeded();
+    eventually("the waiter has ended", || waiter.0.try_wait().unwrap().is_some());
+    assert!(waiter.0.wait().unwrap().success());
+    assert_eq!(home.call("status k").code, 1);
+    let json = home.call("wait k --json").succeeded().json();
+    assert_eq!(json, serde_json::json!({ "key": "k", "held": false }));
+}
+
+#[test]
+fn a_lock_is_freed_by_force_only_with_the_fence_it_has_now() {
+    let home = Home::new();
+    home.call("force-release k --fence 1").refused(1, &["\"k\" is free already"]);
+    let taken = home.acquire("k");
+    let fence = taken["fence"].as_str().unwrap();
+
+    let wrong = home.call("force-release k --fence 1");
+    assert_eq!(wrong.code, 75);
+    assert!(wrong.err.contains("not held under fence 1") && wrong.err.contains(fence));
+    home.call("force-release k --fence 0x1").refused(64, &["fence", "status"]);
+    home.call("force-release k").refused(64, &["--fence"]);
+    assert_eq!(home.call("status k").code, 0, "nothing was freed so far");
+
+    let freed = home.call(&format!("force-release k --fence {fence} --json")).succeeded().json();
+    assert_eq!(freed, serde_json::json!({ "key": "k", "fence": fence, "released": true }));
+    assert_eq!(home.call("status k").code, 1);
+    let again = home.acquire("k")["fence"].as_str().unwrap().parse::<u64>().unwrap();
+    assert!(again > fence.parse().unwrap(), "fences never go back");
+    home.call_on("extend -", &taken.to_string()).refused(74, &["\"k\""]);
+}
+
+#[test]
+fn doctor_says_what_the_store_promises() {
+    let home = Home::new();
+    let text = home.call("doctor").succeeded().out;
+    assert!(text.starts_with("file store in ") && text.contains("(file:, from default)"), "{text}");
+    assert!(text.lines().skip(1).all(|line| {
+        ["ok       ", "warning  ", "         fix: "].iter().any(|start| line.starts_with(start))
+    }));
+    let json = home.call("doctor --json").succeeded().json();
+    assert_eq!(names(&json), ["findings", "level", "origin", "store", "url"]);
+    assert_eq!(names(&json["findings"][0]), ["fix", "found", "level", "subject"]);
+
+    let memory = home.call("--store memory: doctor");
+    assert!(memory.out.contains("memory"), "{}", memory.out);
+}
+
+#[test]
+fn a_store_without_a_schema_needs_no_migration() {
+    let home = Home::new();
+    assert_eq!(home.call("migrate").succeeded().out, "file: needs no schema\n");
+    let json = home.call("--store memory: migrate --json").succeeded().json();
+    assert_eq!(json, serde_json::json!({ "store": "memory:", "has_schema": false }));
+}
+
+#[test]
+fn bench_measures_cycles_and_leaves_nothing_behind() {
+    let home = Home::new();
+    for extra in ["", " --shared-key"] {
+        let json = home.call(&format!("bench --for 50ms --tasks 3 --json{extra}"));
+        let json = json.succeeded().json();
+        assert!(json["cycles"].as_u64().unwrap() >= 3);
+        let [p50, p99, max] = ["p50", "p99", "max"].map(|name| json["acquire_ms"][name].as_f64());
+        assert!(Some(0.0) < p50 && p50 <= p99 && p99 <= max, "{json}");
+    }
+    let text = home.call("--store memory: bench --for 10ms").succeeded().out;
+    assert!(text.starts_with("memory:, 1 task\n"), "{text}");
+    assert_eq!(home.call("ls").succeeded().out, "");
+    home.call("bench --tasks 0").refused(64, &["--tasks", "1..=1000"]);
+}
+
+#[test]
+fn settings_come_from_flags_then_environment_then_the_users_file_then_the_systems() {
+    let home = Home::new();
+    let origin = |home: &Home, name: &str| {
+        let json = home.call("config --json").succeeded().json();
+        let line = &json[name];
+        (line["value"].as_str().unwrap().to_owned(), line["origin"].as_str().unwrap().to_owned())
+    };
+    let fallback = ("file:".to_owned(), "default".to_owned());
+    assert_eq!(origin(&home, "store"), fallback);
+
+    let system =
+        home.write("etc/holdtight/holdtight.toml", "store = \"memory:system\"\nttl = 90\n");
+    assert_eq!(origin(&home, "store"), ("memory:system".into(), system.display().to_string()));
+    let user = home.write(".config/holdtight/holdtight.toml", "store = \"memory:user\"\n");
+    assert_eq!(origin(&home, "store"), ("memory:user".into(), user.display().to_string()));
+    assert_eq!(origin(&home, "ttl"), ("90s".into(), system.display().to_string()));
+
+    let home = home.with("HOLDTIGHT_STORE", "memory:environment").with("HOLDTIGHT_TTL", "2m");
+    assert_eq!(origin(&home, "store"), ("memory:environment".into(), "HOLDTIGHT_STORE".into()));
+    assert_eq!(origin(&home, "ttl"), ("2m".into(), "HOLDTIGHT_TTL".into()));
+    let flag = home.call("config --store memory:flag --json").succeeded().json();
+    assert_eq!(flag["store"], serde_json::json!({ "value": "memory:flag", "origin": "--store" }));
+    let text = home.call("config").succeeded().out;
+    assert!(text.contains("wait        for ever") && text.contains("(read)"), "{text}");
+}
+
+#[test]
+fn settings_are_obeyed() {
+    let home = Home::new().with("HOLDTIGHT_TTL", "2h");
+    home.call("acquire k").succeeded();
+    let status = home.call("status k").succeeded().out;
+    assert!(status.contains("(in 1 h 59 min)"), "{status}");
+    let home = home.with("HOLDTIGHT_WAIT", "10ms");
+    let start = Instant::now();
+    assert_eq!(home.call("acquire k").code, 75);
+    assert_eq!(home.call("run k true").code, 75);
+    assert!(start.elapsed() < DEADLINE);
+}

@@ -1,0 +1,260 @@
+//! What happens when the lock, the wrapper, the guardian or the store is lost while the command runs.
+
+#![cfg(target_os = "linux")]
+
+mod run_harness;
+
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+use run_harness::{Bench, INSPECT, STUBBORN, code, eventually, runs, stderr, stdout};
+
+#[test]
+fn after_kill_9_of_the_wrapper_the_whole_group_is_gone_before_the_next_holder_starts() {
+    let bench = Bench::new();
+    let holder = bench.start(&[
+        "run",
+        "k",
+        "--ttl",
+        "60s",
+        "--kill-after",
+        "300ms",
+        "--",
+        "bash",
+        "-c",
+        STUBBORN,
+    ]);
+    let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
+    let waiter = bench.start(&["run", "k", "--", "bash", "-c", INSPECT]);
+    holder.signal(Signal::KILL);
+    // Long before the lease of 60 s: otherwise this fails as a hang.
+    let output = waiter.finish();
+    assert_eq!(stdout(&output), "child gone\ngrandchild gone\n", "{}", stderr(&output));
+    assert!(!runs(child) && !runs(grandchild));
+    assert!(stderr(&holder.finish()).contains("killed"), "the guardian says what it does");
+}
+
+#[test]
+fn a_command_that_obeys_is_told_before_it_is_killed() {
+    let bench = Bench::new();
+    let script =
+        "trap 'echo told > told; exit 0' TERM; echo $$ > child; while :; do sleep 0.05; done";
+    let holder = bench.start(&["run", "k", "--ttl", "60s", "--", "bash", "-c", script]);
+    let child = bench.pid("child");
+    holder.signal(Signal::KILL);
+    assert_eq!(bench.line("told"), "told");
+    eventually("its end", || !runs(child));
+    assert_eq!(code(&bench.output(&["run", "k", "true"])), 0);
+}
+
+#[test]
+fn a_wrapper_that_is_killed_at_any_moment_leaves_no_command_behind() {
+    let bench = Bench::new();
+    for round in 0..40_u64 {
+        let name = format!("pid-{round}");
+        let script = format!("echo $$ > {name}; exec sleep 60");
+        let holder = bench.start(&["run", "k", "--kill-after", "200ms", "--", "sh", "-c", &script]);
+        std::thread::sleep(Duration::from_micros(round * 250));
+        holder.signal(Signal::KILL);
+        drop(holder);
+        // Whoever comes next finds nobody at work.
+        let next =
+            bench.output(&["run", "k", "--", "sh", "-c", &format!("cat {name} 2>/dev/null; true")]);
+        assert_eq!(code(&next), 0, "{}", stderr(&next));
+        if let Ok(pid) = stdout(&next).trim().parse() {
+            assert!(!runs(pid), "round {round}: the command runs on without its lock");
+        }
+    }
+}
+
+#[test]
+fn a_stopped_wrapper_loses_its_lock_and_its_command_and_learns_that_first() {
+    let bench = Bench::new();
+    let holder = bench.start(&["run", "k", "--ttl", "2s", "--", "bash", "-c", STUBBORN]);
+    let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
+    holder.signal(Signal::STOP);
+    // The wrapper stands still, its command does not: the guardian ends it when the lease does.
+    let next = bench.output(&["run", "k", "--", "bash", "-c", INSPECT]);
+    assert_eq!(stdout(&next), "child gone\ngrandchild gone\n", "{}", stderr(&next));
+    holder.signal(Signal::CONT);
+    let output = holder.finish();
+    assert_eq!(code(&output), 74, "{}", stderr(&output));
+    assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+    assert!(stderr(&output).contains("lost \"k\""), "{}", stderr(&output));
+    assert!(!runs(child) && !runs(grandchild));
+}
+
+#[test]
+fn a_stopped_command_does_not_keep_the_lock_from_being_renewed() {
+    let bench = Bench::new();
+    let holder = bench.start(&[
+        "run",
+        "k",
+        "--ttl",
+        "1s",
+        "--",
+        "sh",
+        "-c",
+        "echo $$ > child; while [ ! -e go ]; do sleep 0.02; done; exit 3",
+    ]);
+    let child = Pid::from_raw(bench.pid("child")).unwrap();
+    kill_process_group(child, Signal::STOP).unwrap();
+    let busy = bench.output(&["run", "-w", "2500ms", "k", "true"]);
+    assert_eq!(code(&busy), 75, "{}", stderr(&busy));
+    std::fs::write(bench.path("go"), "").unwrap();
+    // A CONT to the wrapper is a CONT to the command.
+    holder.signal(Signal::CONT);
+    assert_eq!(code(&holder.finish()), 3);
+}
+
+#[test]
+fn a_lock_that_cannot_be_renewed_stops_the_command_before_the_lease_ends() {
+    let bench = Bench::new();
+    let holder = bench.start(&[
+        "run",
+        "k",
+        "--ttl",
+        "3s",
+        "--kill-after",
+        "1s",
+        "--",
+        "bash",
+        "-c",
+        STUBBORN,
+    ]);
+    let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
+    std::fs::rename(bench.path("store"), bench.path("gone")).unwrap();
+    std::fs::write(bench.path("store"), "no directory").unwrap();
+    let output = holder.finish();
+    assert_eq!(code(&output), 74, "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("lost \"k\"") && stderr(&output).contains("stopped"),
+        "{}",
+        stderr(&output)
+    );
+    assert!(!runs(child) && !runs(grandchild));
+}
+
+#[test]
+fn a_lock_that_was_taken_away_by_force_stops_the_command() {
+    let bench = Bench::new();
+    let script = format!("echo $HOLDTIGHT_FENCE > fence; {STUBBORN}");
+    let holder = bench.start(&["run", "k", "--ttl", "3s", "--", "bash", "-c", &script]);
+    let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
+    let forced = bench.output(&["force-release", "k", "--fence", &bench.line("fence")]);
+    assert_eq!(code(&forced), 0, "{}", stderr(&forced));
+    let output = holder.finish();
+    assert_eq!(code(&output), 74);
+    assert!(stderr(&output).contains("no longer has it"), "{}", stderr(&output));
+    assert!(!runs(child) && !runs(grandchild));
+}
+
+#[test]
+fn term_comes_before_kill_when_a_lock_cannot_be_renewed() {
+    let bench = Bench::new();
+    let script =
+        "trap 'echo told > told; exit 0' TERM; echo $$ > child; while :; do sleep 0.05; done";
+    let holder = bench.start(&[
+        "run",
+        "k",
+        "--ttl",
+        "3s",
+        "--kill-after",
+        "1400ms",
+        "--",
+        "bash",
+        "-c",
+        script,
+    ]);
+    bench.pid("child");
+    std::fs::rename(bench.path("store"), bench.path("gone")).unwrap();
+    std::fs::write(bench.path("store"), "no directory").unwrap();
+    let output = holder.finish();
+    assert_eq!(
+        code(&output),
+        74,
+        "a command that obeyed was stopped all the same: {}",
+        stderr(&output)
+    );
+    assert_eq!(bench.line("told"), "told");
+}
+
+#[test]
+fn a_store_that_is_gone_at_the_end_keeps_neither_the_exit_nor_the_code() {
+    let bench = Bench::new();
+    let script = "echo $$ > child; while [ ! -e go ]; do sleep 0.02; done; exit 9";
+    let holder = bench.start(&["run", "k", "--ttl", "10m", "--", "sh", "-c", script]);
+    bench.pid("child");
+    std::fs::remove_dir_all(bench.path("store")).unwrap();
+    std::fs::write(bench.path("go"), "").unwrap();
+    let output = holder.finish();
+    assert_eq!(code(&output), 9, "{}", stderr(&output));
+    assert!(stderr(&output).contains("holdtight: "), "a warning: {}", stderr(&output));
+}
+
+#[test]
+fn max_hold_stops_the_command_and_says_so() {
+    let bench = Bench::new();
+    let arguments = ["run", "k", "--max-hold", "1s", "--", "bash", "-c", STUBBORN];
+    let holder = bench.start(&arguments);
+    let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
+    let output = holder.finish();
+    assert_eq!(code(&output), 74);
+    assert!(stderr(&output).contains("--max-hold"), "{}", stderr(&output));
+    assert!(!runs(child) && !runs(grandchild));
+    assert_eq!(code(&bench.output(&["run", "-n", "k", "true"])), 0, "the lock was given back");
+}
+
+#[test]
+fn a_deadline_is_in_the_environment_only_with_max_hold() {
+    let bench = Bench::new();
+    let script = "echo $((HOLDTIGHT_DEADLINE - $(date +%s)))";
+    let output = bench.output(&["run", "k", "--max-hold", "100s", "--", "sh", "-c", script]);
+    let left: i64 = stdout(&output).trim().parse().unwrap();
+    assert!((60..=100).contains(&left), "{left}");
+}
+
+#[test]
+fn a_guardian_that_is_killed_is_replaced() {
+    let bench = Bench::new();
+    let holder = bench.start(&[
+        "run",
+        "k",
+        "--ttl",
+        "60s",
+        "--kill-after",
+        "300ms",
+        "--",
+        "bash",
+        "-c",
+        STUBBORN,
+    ]);
+    let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
+    let wrapper = holder.pid();
+    let guardian = || {
+        std::fs::read_dir("/proc").unwrap().flatten().find_map(|process| {
+            let line = std::fs::read(process.path().join("cmdline")).ok()?;
+            let words: Vec<_> = line.split(|&byte| byte == 0).collect();
+            let ours = words.get(1) == Some(&&b"__guardian"[..])
+                && words.get(2) == Some(&wrapper.to_string().as_bytes());
+            let pid: i32 = process.file_name().to_str()?.parse().ok()?;
+            ours.then_some(pid)
+        })
+    };
+    let first = guardian().unwrap();
+    kill_process(Pid::from_raw(first).unwrap(), Signal::KILL).unwrap();
+    eventually("another guardian", || guardian().is_some_and(|pid| pid != first));
+    let waiter = bench.start(&["run", "k", "--", "bash", "-c", INSPECT]);
+    holder.signal(Signal::KILL);
+    assert_eq!(stdout(&waiter.finish()), "child gone\ngrandchild gone\n");
+    assert!(!runs(child) && !runs(grandchild));
+}
+
+#[test]
+fn a_grace_of_half_the_lease_or_more_is_refused() {
+    let bench = Bench::new();
+    let output = bench.output(&["run", "k", "--ttl", "10s", "--kill-after", "5s", "--", "true"]);
+    assert_eq!(code(&output), 64);
+    assert!(stderr(&output).contains("--kill-after"), "{}", stderr(&output));
+}

@@ -1,0 +1,197 @@
+//! Leader election: whoever holds the lock leads, and stops leading before anybody else can.
+//!
+//! A leader is a holder with a name for it. All safety is the lock's; this file only adds the way of speaking, and
+//! a loop that campaigns again after a loss.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::{ErrorKind, LockError};
+use crate::fence::Fence;
+use crate::grant::Loss;
+use crate::handle::{Held, LockHandle};
+use crate::info::LockInfo;
+use crate::lock::DistributedLock;
+
+/// How often an observer looks who leads.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// An election for one post: see [`DistributedLock::election`](crate::DistributedLock::election).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), holdtight_core::LockError> {
+/// # let lock = holdtight_core::DistributedLock::builder(holdtight_core::MemoryStore::new()).build()?;
+/// let election = lock.election("scheduler").reason("node 7");
+/// let leadership = election.campaign().await?;
+/// assert_eq!(election.leader().await?.unwrap().fence, Some(leadership.fence()));
+/// leadership.step_down().await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Election {
+    lock: DistributedLock,
+    post: String,
+    ttl: Option<Duration>,
+    reason: Option<String>,
+}
+
+/// The post is ours until [`lost`](Self::lost) resolves. Dropping it steps down.
+#[must_use = "a leadership that is dropped steps down at once"]
+pub struct Leadership {
+    handle: LockHandle,
+}
+
+impl Election {
+    pub(crate) fn new(lock: DistributedLock, post: &str) -> Self {
+        Self { lock, post: post.to_owned(), ttl: None, reason: None }
+    }
+
+    /// How long the post stays filled if nothing is heard from its leader. Default: the lock's TTL.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// How this candidate calls itself, for those who observe.
+    pub fn reason(mut self, reason: impl Into<String>) -> Self {
+        self.reason = Some(reason.into());
+        self
+    }
+
+    /// Waits until the post is ours.
+    ///
+    /// # Errors
+    /// What the store reports; never `Timeout`.
+    ///
+    /// # Cancel safety
+    /// Cancel-safe: the candidacy is withdrawn.
+    pub async fn campaign(&self) -> Result<Leadership, LockError> {
+        let mut acquire = self.lock.acquire(&self.post).wait_forever().auto_renew(true);
+        if let Some(ttl) = self.ttl {
+            acquire = acquire.ttl(ttl);
+        }
+        if let Some(reason) = &self.reason {
+            acquire = acquire.reason(reason);
+        }
+        Ok(Leadership { handle: acquire.await? })
+    }
+
+    /// Leads whenever it can: campaigns, runs `work(held)` while it leads, and campaigns again if the post was lost.
+    ///
+    /// The work is dropped when the post is lost, before anybody else can lead. It ends when the work ends by itself;
+    /// then the post is given up.
+    ///
+    /// # Errors
+    /// What the store reports while campaigning.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, so is the work, and the post is given up in the background.
+    pub async fn lead<W>(&self, mut work: impl FnMut(Held) -> W) -> Result<W::Output, LockError>
+    where
+        W: Future,
+    {
+        loop {
+            let leadership = self.campaign().await?;
+            let held = leadership.handle.held();
+            let ended = tokio::select! {
+                biased;
+                loss = held.lost() => Err(loss),
+                out = work(leadership.handle.held()) => Ok(out),
+            };
+            match ended {
+                Ok(out) => {
+                    if let Err(error) = leadership.step_down().await {
+                        tracing::warn!(%error, "the work of the leader was done, but the post was not given up as ours");
+                    }
+                    return Ok(out);
+                }
+                Err(loss) => {
+                    tracing::warn!(post = %self.post, reason = %loss, "no longer leading; campaigning again");
+                }
+            }
+        }
+    }
+
+    /// Who leads now, if anybody does. By the time it is read the answer may be old.
+    ///
+    /// # Errors
+    /// What the store reports.
+    pub async fn leader(&self) -> Result<Option<LockInfo>, LockError> {
+        self.lock.lookup(&self.post).await
+    }
+
+    /// Waits until somebody leads whose fence is not `known`, and says who. Start with `None`.
+    ///
+    /// A store that cannot be reached for a moment is asked again.
+    ///
+    /// # Errors
+    /// What the store reports, if it will not pass.
+    ///
+    /// # Cancel safety
+    /// Cancel-safe.
+    pub async fn next_leader(&self, known: Option<Fence>) -> Result<LockInfo, LockError> {
+        loop {
+            match self.leader().await {
+                Ok(Some(leader)) if leader.fence != known || leader.fence.is_none() => {
+                    return Ok(leader);
+                }
+                Ok(_) => {}
+                Err(error)
+                    if error.kind().is_transient() && error.kind() != ErrorKind::RateLimited =>
+                {
+                    tracing::debug!(post = %self.post, %error, "cannot see who leads; looking again");
+                }
+                Err(error) => return Err(error),
+            }
+            tokio::time::sleep(LOOK_EVERY.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+        }
+    }
+}
+
+impl Leadership {
+    /// Larger than the fence of every earlier leader: pass it to whatever the leader changes.
+    pub fn fence(&self) -> Fence {
+        self.handle.fence()
+    }
+
+    /// Whether we lead. One clock read, to put before every side effect.
+    pub fn is_leader(&self) -> bool {
+        self.handle.is_held()
+    }
+
+    /// Resolves when the post is lost, before anybody else can lead.
+    ///
+    /// # Cancel safety
+    /// Cancel-safe.
+    pub async fn lost(&self) -> Loss {
+        self.handle.lost().await
+    }
+
+    /// A view to hand to the work of the leader.
+    pub fn held(&self) -> Held {
+        self.handle.held()
+    }
+
+    /// Gives the post up.
+    ///
+    /// # Errors
+    /// As [`LockHandle::release`].
+    ///
+    /// # Cancel safety
+    /// As [`LockHandle::release`].
+    pub async fn step_down(self) -> Result<(), LockError> {
+        self.handle.release().await
+    }
+}
+
+impl fmt::Debug for Election {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Election").field("post", &self.post).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Leadership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Leadership").field(&self.handle).finish()
+    }
+}

@@ -1,0 +1,65 @@
+//! A value that refuses stale holders: what every resource behind a lock should do, in memory, for tests and as a model.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::error::LockError;
+use crate::fence::Fence;
+
+/// A value together with the largest fence that has written it.
+///
+/// A write under a smaller fence is refused: it comes from a holder that was paused past its lease. The same holder
+/// may write as often as it likes.
+///
+/// ```
+/// use holdtight_core::{Fence, FencedRegister};
+/// let balance = FencedRegister::new(100);
+/// balance.write(Fence::new(7), |b| *b -= 30)?;
+/// assert!(balance.write(Fence::new(6), |b| *b -= 30).is_err(), "a late write of an earlier holder");
+/// assert_eq!(balance.read(), 70);
+/// # Ok::<(), holdtight_core::LockError>(())
+/// ```
+#[derive(Debug)]
+pub struct FencedRegister<T> {
+    inner: Mutex<(Option<Fence>, T)>,
+}
+
+impl<T> FencedRegister<T> {
+    /// A register that nobody has written yet.
+    pub fn new(value: T) -> Self {
+        Self { inner: Mutex::new((None, value)) }
+    }
+
+    /// Changes the value under `fence`.
+    ///
+    /// # Errors
+    /// [`NotHeld`](crate::ErrorKind::NotHeld) if a later holder has written already; the value is as before.
+    pub fn write<R>(&self, fence: Fence, change: impl FnOnce(&mut T) -> R) -> Result<R, LockError> {
+        let mut inner = self.lock();
+        if let Some(last) = inner.0
+            && fence < last
+        {
+            return Err(LockError::not_held(format!(
+                "the write under fence {fence} is refused: a later holder has written under {last}"
+            )));
+        }
+        inner.0 = Some(fence);
+        Ok(change(&mut inner.1))
+    }
+
+    /// The value.
+    pub fn read(&self) -> T
+    where
+        T: Clone,
+    {
+        self.lock().1.clone()
+    }
+
+    /// The largest fence that has written.
+    pub fn fence(&self) -> Option<Fence> {
+        self.lock().0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Option<Fence>, T)> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,305 @@
+//! The way to the cluster: one connection to one member at a time, another when that fails.
+//!
+//! A request that is known not to have been done goes to the next member at once; one whose outcome is unknown is
+//! the caller's to settle. Every answer is checked to come from the one cluster, and never from its past.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use holdtight_core::{ErrorKind, LockError};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Response, Status};
+
+use crate::config::EtcdConfig;
+use crate::error::{Effect, Fault};
+use crate::proto;
+
+/// Connections to the members, one of which is in use.
+pub(crate) struct Link {
+    config: Arc<EtcdConfig>,
+    members: Vec<Endpoint>,
+    wire: Mutex<Option<Arc<Wire>>>,
+    /// One connects, the others wait for it: the last failure, for those who waited for it.
+    gate: tokio::sync::Mutex<Option<(Instant, LockError)>>,
+    /// The member to try first.
+    next: AtomicUsize,
+    /// The cluster that answered first; 0 before.
+    cluster: AtomicU64,
+    /// The highest revision that any linearizable answer carried.
+    revision: AtomicI64,
+}
+
+/// An open connection to one member.
+pub(crate) struct Wire {
+    pub(crate) channel: Channel,
+    token: Option<MetadataValue<Ascii>>,
+    member: usize,
+}
+
+/// An answer that says where it comes from.
+pub(crate) trait Headed {
+    fn header(&self) -> Option<&proto::ResponseHeader>;
+    /// Whether its revision is that of a linearizable read or of a write, and so never goes back.
+    const ORDERED: bool;
+}
+
+macro_rules! headed {
+    ($($answer:ident $ordered:literal,)*) => {$(
+        impl Headed for proto::$answer {
+            fn header(&self) -> Option<&proto::ResponseHeader> {
+                self.header.as_ref()
+            }
+            const ORDERED: bool = $ordered;
+        }
+    )*};
+}
+
+headed! {
+    RangeResponse true,
+    TxnResponse true,
+    LeaseGrantResponse false,
+    LeaseRevokeResponse false,
+    LeaseTimeToLiveResponse false,
+    MemberListResponse false,
+}
+
+impl Wire {
+    /// `message` with what every request carries: the token, and the demand that the member has a leader.
+    pub(crate) fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+        if let Some(token) = &self.token {
+            request.metadata_mut().insert("token", token.clone());
+        }
+        request
+    }
+}
+
+impl Link {
+    pub(crate) fn new(config: Arc<EtcdConfig>) -> Result<Self, LockError> {
+        let members = crate::endpoint::endpoints(&config)?;
+        // Clients that start together spread over the members.
+        let next = AtomicUsize::new(fastrand::usize(..members.len()));
+        Ok(Self {
+            config,
+            members,
+            wire: Mutex::default(),
+            gate: tokio::sync::Mutex::default(),
+            next,
+            cluster: AtomicU64::new(0),
+            revision: AtomicI64::new(0),
+        })
+    }
+
+    /// Sends a request and reads its answer, in bounded time.
+    ///
+    /// `send` may be called several times, but never again after a request that may have been done.
+    pub(crate) async fn ask<T: Headed, F>(
+        &self,
+        effect: Effect,
+        send: impl Fn(Arc<Wire>) -> F,
+    ) -> Result<T, LockError>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let mut left = self.members.len();
+        loop {
+            let wire = self.wire().await?;
+            let before = self.revision.load(Ordering::Acquire);
+            let status = match self.timely(send(Arc::clone(&wire))).await {
+                Ok(answer) => return self.admit(answer.into_inner(), before, &wire),
+                Err(status) => status,
+            };
+            let fault = Fault::read(&status);
+            self.blame(&wire, fault);
+            if left == 0 || !fault.may_be_repeated(effect) {
+                return Err(fault.explain(effect, &status));
+            }
+            left -= 1;
+        }
+    }
+
+    /// The answer of `call`, or a status that says that it took too long.
+    pub(crate) async fn timely<T>(
+        &self,
+        call: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
+        let late = || Status::new(Code::DeadlineExceeded, "");
+        tokio::time::timeout(self.config.timeout, call).await.unwrap_or_else(|_| Err(late()))
+    }
+
+    /// Takes an answer, unless it comes from another cluster or from the past of this one.
+    fn admit<T: Headed>(&self, answer: T, before: i64, wire: &Arc<Wire>) -> Result<T, LockError> {
+        let Some(header) = answer.header() else {
+            self.abandon(wire);
+            return Err(LockError::internal("etcd sent an answer without a header"));
+        };
+        let known = self
+            .cluster
+            .compare_exchange(0, header.cluster_id, Ordering::AcqRel, Ordering::Acquire)
+            .err()
+            .unwrap_or(header.cluster_id);
+        if known != header.cluster_id {
+            self.abandon(wire);
+            return Err(LockError::internal(
+                "the members of the store URL belong to different etcd clusters, or the cluster was rebuilt; \
+                 name the members of one, raise `epoch` if it was rebuilt, and start again",
+            ));
+        }
+        if T::ORDERED {
+            if header.revision < before {
+                self.abandon(wire);
+                return Err(LockError::internal(format!(
+                    "etcd's revision went back from {before} to {}: an old snapshot was restored; fences would \
+                     repeat, so raise `epoch` in every client's store URL and start again",
+                    header.revision
+                )));
+            }
+            self.revision.fetch_max(header.revision, Ordering::AcqRel);
+        }
+        Ok(answer)
+    }
+
+    /// The open connection, or a new one.
+    pub(crate) async fn wire(&self) -> Result<Arc<Wire>, LockError> {
+        if let Some(wire) = &*self.current() {
+            return Ok(Arc::clone(wire));
+        }
+        let arrived = Instant::now();
+        let mut gate = self.gate.lock().await;
+        if let Some(wire) = &*self.current() {
+            return Ok(Arc::clone(wire));
+        }
+        if let Some((at, error)) = &*gate
+            && *at >= arrived
+        {
+            return Err(error.duplicate());
+        }
+        let first = self.next.load(Ordering::Relaxed);
+        let mut failure = LockError::unavailable("no member of etcd is named");
+        for step in 0..self.members.len() {
+            let member = (first + step) % self.members.len();
+            match self.open(member).await {
+                Ok(wire) => {
+                    let wire = Arc::new(wire);
+                    self.next.store(member, Ordering::Relaxed);
+                    *self.current() = Some(Arc::clone(&wire));
+                    *gate = None;
+                    return Ok(wire);
+                }
+                Err(error) => failure = error,
+            }
+            // Every member has the same users.
+            if failure.kind() == ErrorKind::AuthFailed {
+                break;
+            }
+        }
+        *gate = Some((Instant::now(), failure.duplicate()));
+        Err(failure)
+    }
+
+    /// Connects to one member, and says who we are if the settings do.
+    pub(crate) async fn open(&self, member: usize) -> Result<Wire, LockError> {
+        let endpoint = &self.members[member];
+        let unreachable = |source: String| {
+            LockError::unavailable(format!(
+                "cannot connect to etcd at {}; check that it runs and that the store URL names it",
+                endpoint.uri()
+            ))
+            .with_source(source)
+        };
+        let connecting = tokio::time::timeout(self.config.connect_timeout, endpoint.connect());
+        let channel = match connecting.await {
+            Ok(Ok(channel)) => channel,
+            Ok(Err(error)) => return Err(unreachable(chain(&error))),
+            Err(_) => return Err(unreachable("no connection in time".to_owned())),
+        };
+        let mut wire = Wire { channel, token: None, member };
+        if let (Some(user), Some(password)) = (&self.config.user, &self.config.password) {
+            wire.token = self.authenticate(&wire, user, password).await?;
+        }
+        Ok(wire)
+    }
+
+    async fn authenticate(
+        &self,
+        wire: &Wire,
+        user: &str,
+        password: &str,
+    ) -> Result<Option<MetadataValue<Ascii>>, LockError> {
+        let mut client = proto::auth_client::AuthClient::new(wire.channel.clone());
+        let question =
+            proto::AuthenticateRequest { name: user.to_owned(), password: password.to_owned() };
+        match self.timely(client.authenticate(wire.request(question))).await {
+            Ok(answer) => {
+                let token = answer.into_inner().token.parse();
+                token.map(Some).map_err(|_| {
+                    LockError::internal("etcd gave a token that cannot stand in a header")
+                })
+            }
+            Err(status) if status.message().contains("authentication is not enabled") => {
+                tracing::warn!("the store URL names a user, but etcd has authentication off");
+                Ok(None)
+            }
+            Err(status) => Err(Fault::read(&status).explain(Effect::Reads, &status)),
+        }
+    }
+
+    /// Draws the conclusion from a failed request: the next one goes elsewhere, or authenticates anew.
+    pub(crate) fn blame(&self, wire: &Arc<Wire>, fault: Fault) {
+        if fault == Fault::StaleToken {
+            self.drop_wire(wire, wire.member);
+        } else if fault.is_the_members() {
+            self.abandon(wire);
+        }
+    }
+
+    /// Leaves this member for the next.
+    fn abandon(&self, wire: &Arc<Wire>) {
+        self.drop_wire(wire, wire.member + 1);
+    }
+
+    /// Requests that are under way on it go on.
+    fn drop_wire(&self, wire: &Arc<Wire>, next: usize) {
+        let mut current = self.current();
+        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, wire)) {
+            *current = None;
+            self.next.store(next % self.members.len(), Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn members(&self) -> &[Endpoint] {
+        &self.members
+    }
+
+    /// Nothing can panic while this is held.
+    fn current(&self) -> MutexGuard<'_, Option<Arc<Wire>>> {
+        self.wire.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let member =
+            self.current().as_ref().map(|wire| self.members[wire.member].uri().to_string());
+        f.debug_struct("Link")
+            .field("connected_to", &member)
+            .field("revision", &self.revision)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What failed, down to the reason.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text.chars().take(300).collect()
+}

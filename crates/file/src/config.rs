@@ -1,0 +1,214 @@
+//! Where the store is and how careful it is: read from a URL or built in code.
+//!
+//! Whether the directory is fit for locks is checked in `directory`, when the store is opened.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use holdtight_core::LockError;
+
+/// How long a step waits for another process that is inside a step of the same key.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Which directory, and how it is used.
+///
+/// ```
+/// use holdtight_file::Config;
+/// let config = Config::from_url("file:/var/lib/locks?sync=1")?;
+/// assert_eq!(config.directory(), std::path::Path::new("/var/lib/locks"));
+/// # Ok::<(), holdtight_core::LockError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    directory: PathBuf,
+    pub(crate) sync: bool,
+    pub(crate) patience: Duration,
+}
+
+impl Config {
+    /// A store in `directory`, which is created with mode 0700 if it is missing.
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into(), sync: false, patience: PATIENCE }
+    }
+
+    /// The store of this user: `$XDG_STATE_HOME/holdtight`, or `~/.local/state/holdtight`.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if neither variable is set.
+    pub fn for_user() -> Result<Self, LockError> {
+        state_directory(&|name| std::env::var_os(name)).map(Self::new)
+    }
+
+    /// Reads `file:` (the store of this user) or `file:/directory`, with `?sync=1` if wanted.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig), saying what is wrong with the URL.
+    pub fn from_url(url: &str) -> Result<Self, LockError> {
+        let rest = url
+            .split_once(':')
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("file"))
+            .map(|(_, rest)| rest)
+            .ok_or_else(|| LockError::invalid_config("a file store's URL begins with `file:`"))?;
+        if rest.contains('#') {
+            return Err(LockError::invalid_config(
+                "a file store's URL has no `#`; write %23 if the directory's name has one",
+            ));
+        }
+        let (path, query) = match rest.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (rest, None),
+        };
+        let mut config =
+            if path.is_empty() { Self::for_user()? } else { Self::new(location(path)?) };
+        for option in query.unwrap_or_default().split('&').filter(|option| !option.is_empty()) {
+            match option.split_once('=') {
+                Some(("sync", "1" | "true")) => config.sync = true,
+                Some(("sync", "0" | "false")) => config.sync = false,
+                Some(("sync", _)) => {
+                    return Err(LockError::invalid_config("the option `sync` is 0 or 1"));
+                }
+                _ => {
+                    let name = option.split('=').next().unwrap_or_default();
+                    return Err(LockError::invalid_config(format!(
+                        "a file store has no option `{}`; it has `sync`",
+                        name.escape_debug()
+                    )));
+                }
+            }
+        }
+        Ok(config)
+    }
+
+    /// Whether every step reaches the disk before it is answered. Off: leases do not outlive a reboot
+    /// anyway, and fences go on from the wall clock. On: fences also survive a power cut together with a
+    /// clock that was set back.
+    pub fn sync(mut self, sync: bool) -> Self {
+        self.sync = sync;
+        self
+    }
+
+    /// How long a step waits for a process that is inside a step of the same key (2 s). Steps last
+    /// microseconds, so only a process that was stopped there lets this pass.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// The directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+/// The directory that a URL names, without its query.
+fn location(path: &str) -> Result<PathBuf, LockError> {
+    let path = match path.strip_prefix("//") {
+        None => path,
+        Some(rest) => match rest.find('/') {
+            Some(slash) if matches!(&rest[..slash], "" | "localhost") => &rest[slash..],
+            _ => {
+                return Err(LockError::invalid_config(
+                    "a file store is on this machine: write file:/directory or file:///directory",
+                ));
+            }
+        },
+    };
+    if !path.starts_with('/') {
+        return Err(LockError::invalid_config(
+            "the directory of a file store is an absolute path, as in file:/var/lib/locks: a \
+             relative one would be another store in every working directory",
+        ));
+    }
+    decode(path).map(PathBuf::from).ok_or_else(|| {
+        LockError::invalid_config("the directory in the URL has a broken %-escape; write %25 for %")
+    })
+}
+
+/// Undoes percent-encoding; `None` if it is broken, is not UTF-8, or hides a NUL.
+fn decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let mut digit = || (rest.next()? as char).to_digit(16);
+                u8::try_from(digit()? * 16 + digit()?).ok()?
+            }
+            other => other,
+        });
+    }
+    if bytes.contains(&0) { None } else { String::from_utf8(bytes).ok() }
+}
+
+fn state_directory(
+    variable: &dyn Fn(&str) -> Option<std::ffi::OsString>,
+) -> Result<PathBuf, LockError> {
+    let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    match (absolute("XDG_STATE_HOME"), absolute("HOME")) {
+        (Some(state), _) => Ok(state.join("holdtight")),
+        (None, Some(home)) => Ok(home.join(".local/state/holdtight")),
+        (None, None) => Err(LockError::invalid_config(
+            "no directory for locks: neither XDG_STATE_HOME nor HOME is set to an absolute path; \
+             name one, as in file:/var/lib/locks",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory(url: &str) -> PathBuf {
+        Config::from_url(url).unwrap().directory().to_owned()
+    }
+
+    #[test]
+    fn every_spelling_of_a_file_url_names_the_same_directory() {
+        for url in ["file:/a/b", "file:///a/b", "file://localhost/a/b", "FILE:/a/b", "file:/a%2fb"]
+        {
+            assert_eq!(directory(url), Path::new("/a/b"), "{url}");
+        }
+        assert_eq!(directory("file:/tmp/caf%C3%A9%20x"), Path::new("/tmp/café x"));
+    }
+
+    #[test]
+    fn options_are_read_and_unknown_ones_refused_by_name() {
+        assert!(Config::from_url("file:/a?sync=1").unwrap().sync);
+        assert!(!Config::from_url("file:/a?sync=0&").unwrap().sync);
+        assert!(!Config::from_url("file:/a").unwrap().sync);
+        let text = Config::from_url("file:/a?fsync=1").unwrap_err().to_string();
+        assert!(text.contains("`fsync`") && text.contains("`sync`"), "{text}");
+        assert!(Config::from_url("file:/a?sync=maybe").is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_a_directory_here_is_refused() {
+        for url in [
+            "redis:/a",
+            "file",
+            "file:a/b",
+            "file:./a",
+            "file://server/share",
+            "file:/a%0",
+            "file:/a%zz",
+            "file:/a%00b",
+            "file:/a#b",
+            "file://",
+        ] {
+            assert!(Config::from_url(url).is_err(), "{url} must be refused");
+        }
+    }
+
+    #[test]
+    fn the_default_is_the_users_state_directory_or_an_error_that_says_so() {
+        let none = |_: &str| None;
+        let text = state_directory(&none).unwrap_err().to_string();
+        assert!(text.contains("HOME") && text.contains("file:/"), "{text}");
+        let home = |name: &str| (name == "HOME").then(|| "/home/ann".into());
+        assert_eq!(state_directory(&home).unwrap(), Path::new("/home/ann/.local/state/holdtight"));
+        let both = |name: &str| Some(if name == "HOME" { "/h".into() } else { "/s".into() });
+        assert_eq!(state_directory(&both).unwrap(), Path::new("/s/holdtight"));
+        let relative = |name: &str| (name == "XDG_STATE_HOME").then(|| "state".into());
+        assert!(state_directory(&relative).is_err(), "the XDG rules ignore relative paths");
+    }
+}

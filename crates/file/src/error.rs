@@ -1,0 +1,88 @@
+//! The operating system's errors as errors of a lock: one place that decides which kind each one is.
+//!
+//! Paths of the store's own directory may appear in messages; secrets never come here.
+
+use std::io::{self, ErrorKind as Io};
+use std::path::Path;
+
+use holdtight_core::{ErrorKind, LockError};
+
+/// A system call on `path` failed before it changed anything.
+#[cold]
+pub(crate) fn io(doing: &str, path: &Path, source: io::Error) -> LockError {
+    let (kind, hint) = kind_of(&source);
+    LockError::new(kind, format!("cannot {doing} {}: {hint}", path.display())).with_source(source)
+}
+
+/// A system call failed after the change was handed to the file system.
+#[cold]
+pub(crate) fn perhaps(doing: &str, path: &Path, source: io::Error) -> LockError {
+    LockError::ambiguous(format!(
+        "cannot {doing} {}: the step may have been done; check the disk",
+        path.display()
+    ))
+    .with_source(source)
+}
+
+/// The kind of an error, and what to do about it.
+fn kind_of(error: &io::Error) -> (ErrorKind, &'static str) {
+    match error.kind() {
+        Io::StorageFull | Io::QuotaExceeded => {
+            (ErrorKind::RateLimited, "the disk or the quota is full; free some space")
+        }
+        Io::OutOfMemory => (ErrorKind::RateLimited, "the machine is out of memory"),
+        Io::PermissionDenied => (
+            ErrorKind::AuthFailed,
+            "this user may not do that; check who owns the directory and its mode",
+        ),
+        Io::ReadOnlyFilesystem => (
+            ErrorKind::AuthFailed,
+            "the file system is read-only; choose a writable directory for the store",
+        ),
+        Io::NotFound => (
+            ErrorKind::Unavailable,
+            "it is gone; if the store's directory was removed, open the store again",
+        ),
+        Io::NotADirectory | Io::IsADirectory | Io::InvalidInput | Io::InvalidFilename => {
+            (ErrorKind::InvalidConfig, "this is not what a store's directory holds")
+        }
+        _ => match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+            Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
+                (ErrorKind::RateLimited, "too many files are open; raise the limit (`ulimit -n`)")
+            }
+            Some(rustix::io::Errno::LOOP) => (
+                ErrorKind::InvalidConfig,
+                "a symbolic link stands where the store keeps a file; remove it",
+            ),
+            _ => (ErrorKind::Unavailable, "the file system refused"),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    #[test]
+    fn every_common_failure_has_a_kind_and_a_hint() {
+        let expect = [
+            (Errno::NOSPC, ErrorKind::RateLimited),
+            (Errno::DQUOT, ErrorKind::RateLimited),
+            (Errno::MFILE, ErrorKind::RateLimited),
+            (Errno::ACCESS, ErrorKind::AuthFailed),
+            (Errno::PERM, ErrorKind::AuthFailed),
+            (Errno::ROFS, ErrorKind::AuthFailed),
+            (Errno::NOENT, ErrorKind::Unavailable),
+            (Errno::IO, ErrorKind::Unavailable),
+            (Errno::LOOP, ErrorKind::InvalidConfig),
+            (Errno::NOTDIR, ErrorKind::InvalidConfig),
+        ];
+        for (errno, kind) in expect {
+            let error = io("write", Path::new("/d/store"), errno.into());
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.to_string().contains("cannot write /d/store"), "{error}");
+        }
+        assert_eq!(perhaps("sync", Path::new("/d"), Errno::IO.into()).kind(), ErrorKind::Ambiguous);
+    }
+}

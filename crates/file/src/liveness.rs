@@ -1,0 +1,200 @@
+//! How one process knows that another one lives: a file per process, locked for as long as it does.
+//!
+//! The kernel lets go of the lock when the process dies, however it dies, in whatever namespace. No process id
+//! is ever compared: ids are reused, and mean nothing in another container. Beside the file is a pipe for wake-ups.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use holdtight_core::LockError;
+
+use crate::directory::{Directory, has_name, hex, open_file};
+use crate::error;
+use crate::failpoint;
+use crate::record::ProcessId;
+use crate::wake;
+
+/// This process in the store. Dropping it removes its files.
+#[derive(Debug)]
+pub(crate) struct Presence {
+    pub(crate) id: ProcessId,
+    /// Keeps the lock.
+    locked: File,
+    /// Where others announce releases; `None` where there are no named pipes.
+    pub(crate) pipe: Option<Arc<File>>,
+    path: PathBuf,
+    /// A forked child shares the lock with its parent, so it must not use this.
+    process: u32,
+    /// Whether something in the store may still be bound to this id.
+    pub(crate) leave_behind: std::sync::atomic::AtomicBool,
+}
+
+/// The path of the file that process `id` keeps locked.
+pub(crate) fn path_of(directory: &Directory, id: &ProcessId) -> PathBuf {
+    directory.live().join(hex(id))
+}
+
+impl Presence {
+    fn announce(directory: &Directory) -> Result<Self, LockError> {
+        // A sweep may find the file before it is locked, and take it for a dead one: then try again.
+        for _ in 0..16 {
+            let mut id = ProcessId::default();
+            getrandom::fill(&mut id).map_err(|source| {
+                LockError::internal("the operating system gave no random bytes").with_source(source)
+            })?;
+            let path = path_of(directory, &id);
+            failpoint::point("before a process announces itself");
+            let file = match directory.create_file(&path) {
+                Ok(file) => file,
+                Err(source) => {
+                    directory.check_still_there()?;
+                    return Err(error::io("create", &path, source));
+                }
+            };
+            failpoint::point("before a process locks its file");
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => continue,
+                Err(TryLockError::Error(source)) => {
+                    let _ = fs::remove_file(&path);
+                    return Err(error::io("lock", &path, source));
+                }
+            }
+            if !has_name(&file).map_err(|source| error::io("read", &path, source))? {
+                continue;
+            }
+            failpoint::point("before a process makes its pipe");
+            let pipe = wake::make_pipe(directory, &id).map(Arc::new);
+            return Ok(Self {
+                id,
+                locked: file,
+                pipe,
+                path,
+                process: std::process::id(),
+                leave_behind: false.into(),
+            });
+        }
+        Err(LockError::unavailable("another process keeps removing this one's liveness file"))
+    }
+
+    /// A second descriptor of the locked file: the lock is let go when both are closed.
+    pub(crate) fn share(&self) -> Result<OwnedFd, LockError> {
+        let shared = self.locked.try_clone();
+        shared.map(OwnedFd::from).map_err(|source| error::io("share", &self.path, source))
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        // In a forked child the file is the parent's. And a record that is still bound to this id tells
+        // the dead from the living by it: the next sweep takes both away.
+        if self.process != std::process::id()
+            || self.leave_behind.load(std::sync::atomic::Ordering::Relaxed)
+        {
+            return;
+        }
+        let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_file(wake::pipe_beside(&self.path));
+    }
+}
+
+/// The presence of this process, announced when it is first needed.
+#[derive(Debug, Default)]
+pub(crate) struct Own(Mutex<Option<Arc<Presence>>>);
+
+impl Own {
+    pub(crate) fn get(&self, directory: &Directory) -> Result<Arc<Presence>, LockError> {
+        let mut own = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(presence) = &*own
+            && presence.process == std::process::id()
+        {
+            return Ok(Arc::clone(presence));
+        }
+        let presence = Arc::new(Presence::announce(directory)?);
+        *own = Some(Arc::clone(&presence));
+        Ok(presence)
+    }
+
+    /// The presence, if one was announced.
+    pub(crate) fn known(&self) -> Option<Arc<Presence>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Whether process `id` is known to be dead. Every doubt is a no: then its lease decides.
+///
+/// In particular a missing file proves nothing: somebody may have removed the file of a living process.
+pub(crate) fn is_dead(directory: &Directory, id: &ProcessId) -> bool {
+    let Ok(file) = open_file(&path_of(directory, id), false) else { return false };
+    match file.try_lock_shared() {
+        Ok(()) => {
+            // Unlocked by hand: if this process forks now, the child would keep the lock for a moment.
+            let _ = file.unlock();
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+/// Removes what a dead process left, keeping its lock meanwhile so that nobody comes in between.
+pub(crate) fn bury(directory: &Directory, id: &ProcessId) -> io::Result<bool> {
+    let path = path_of(directory, id);
+    let file = open_file(&path, false)?;
+    match file.try_lock() {
+        Ok(()) => {
+            fs::remove_file(&path)?;
+            let _ = fs::remove_file(wake::pipe_beside(&path));
+            let _ = file.unlock();
+            Ok(true)
+        }
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(source)) => Err(source),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_presence_is_alive_until_it_is_dropped_and_then_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Directory::open(dir.path()).unwrap();
+        let presence = Presence::announce(&directory).unwrap();
+        let id = presence.id;
+        assert!(!is_dead(&directory, &id));
+        assert!(!bury(&directory, &id).unwrap());
+        drop(presence);
+        assert_eq!(fs::read_dir(directory.live()).unwrap().count(), 0);
+        assert!(!is_dead(&directory, &id), "a missing file proves nothing");
+    }
+
+    #[test]
+    fn a_shared_presence_is_alive_until_both_are_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Directory::open(dir.path()).unwrap();
+        let presence = Presence::announce(&directory).unwrap();
+        presence.leave_behind.store(true, std::sync::atomic::Ordering::Relaxed);
+        let (id, shared) = (presence.id, presence.share().unwrap());
+        drop(presence);
+        assert!(!is_dead(&directory, &id));
+        drop(shared);
+        assert!(is_dead(&directory, &id));
+    }
+
+    #[test]
+    fn what_is_left_behind_tells_that_its_process_is_dead_until_it_is_buried() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Directory::open(dir.path()).unwrap();
+        let presence = Presence::announce(&directory).unwrap();
+        presence.leave_behind.store(true, std::sync::atomic::Ordering::Relaxed);
+        let id = presence.id;
+        drop(presence);
+        assert!(is_dead(&directory, &id));
+        assert!(bury(&directory, &id).unwrap());
+        assert_eq!(fs::read_dir(directory.live()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,294 @@
+//! Wake-ups between processes: each process that waits has a named pipe, and a release writes the name of the
+//! key into the pipe of *one* waiter, the first in the record's list that lives.
+//!
+//! The same pipe tells of death: whoever waits for a holder keeps the writing end of the holder's pipe open and
+//! is told by the kernel when its reader is gone. Where there are no pipes, waiters are rung every 50 ms.
+//! Nothing but speed depends on any of this.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use holdtight_core::Bell;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::OFlags;
+
+use crate::directory::{Directory, Name, flags};
+use crate::liveness;
+use crate::record::ProcessId;
+
+/// What is written to a pipe only to have its reader look again. No key has this name: it is no digest.
+const LOOK_AGAIN: Name = [0; 32];
+
+/// How often waiters are rung where there are no pipes.
+const WITHOUT_PIPES: Duration = Duration::from_millis(50);
+
+/// Where process `id` hears of releases, beside its liveness file.
+pub(crate) fn pipe_beside(liveness: &Path) -> PathBuf {
+    liveness.with_extension("wake")
+}
+
+/// Makes the pipe of process `id` and opens both its ends, so that it always has a reader and a writer.
+///
+/// `None` where there are no pipes: then others poll.
+pub(crate) fn make_pipe(directory: &Directory, id: &ProcessId) -> Option<File> {
+    let path = pipe_beside(&liveness::path_of(directory, id));
+    make_fifo(&path).ok()?;
+    let pipe = open_pipe(&path, true).ok()?;
+    directory.open_to_group(&pipe).ok()?;
+    Some(pipe)
+}
+
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+fn make_fifo(path: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, Mode, mkfifoat};
+    Ok(mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR)?)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
+fn make_fifo(_path: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Opens a pipe without waiting. For writing only, it fails if there is no reader.
+fn open_pipe(path: &Path, both_ends: bool) -> io::Result<File> {
+    let pipe = OpenOptions::new()
+        .read(both_ends)
+        .write(true)
+        .custom_flags(flags(OFlags::NOFOLLOW | OFlags::NONBLOCK))
+        .open(path)?;
+    if pipe.metadata()?.file_type().is_fifo() {
+        Ok(pipe)
+    } else {
+        Err(io::ErrorKind::InvalidInput.into())
+    }
+}
+
+/// Tells process `id` that the key `name` was released. `false` if nobody listens there.
+pub(crate) fn poke(directory: &Directory, id: &ProcessId, name: &Name) -> bool {
+    let path = pipe_beside(&liveness::path_of(directory, id));
+    // The first opening fails if there is no reader. The second *is* a reader: without it, a waiter
+    // that dies just now would have the kernel send us SIGPIPE.
+    let Ok(_reader_exists) = open_pipe(&path, false) else { return false };
+    let Ok(mut pipe) = open_pipe(&path, true) else { return false };
+    // A full pipe means that its reader has enough to do.
+    let _ = pipe.write(name);
+    true
+}
+
+/// Whether somebody reads the pipe of process `id`.
+pub(crate) fn listens(directory: &Directory, id: &ProcessId) -> bool {
+    open_pipe(&pipe_beside(&liveness::path_of(directory, id)), false).is_ok()
+}
+
+/// Who waits in this process, and for what.
+#[derive(Debug, Default)]
+pub(crate) struct Board(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: HashMap<Name, Waiting>,
+    /// The pipes of processes that hold what somebody here waits for.
+    watched: HashMap<ProcessId, Arc<File>>,
+    listening: bool,
+    closed: bool,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    bells: VecDeque<Bell>,
+    /// Whether the record of the key lists this process, as far as we know.
+    listed: bool,
+    holder: Option<ProcessId>,
+}
+
+impl Board {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a waiter for `name`, and starts to listen if nobody does.
+    pub(crate) fn add(self: &Arc<Self>, name: Name, bell: Bell, pipe: Option<&Arc<File>>) {
+        let mut state = self.state();
+        state.waiting.entry(name).or_default().bells.push_back(bell);
+        if state.listening {
+            return;
+        }
+        let (board, pipe) = (Arc::clone(self), pipe.cloned());
+        let thread = std::thread::Builder::new().name("holdtight-wake".into());
+        // Without a thread there are no wake-ups, and waiters ask again by their timers.
+        state.listening = thread.spawn(move || board.listen(pipe.as_deref())).is_ok();
+    }
+
+    /// Whether the record was told of us: then the last waiter that leaves takes the entry back.
+    pub(crate) fn set_listed(&self, name: &Name, listed: bool) {
+        if let Some(waiting) = self.state().waiting.get_mut(name) {
+            waiting.listed = listed;
+        }
+    }
+
+    /// How many wait for `name` here.
+    pub(crate) fn waiters(&self, name: &Name) -> usize {
+        self.state().waiting.get(name).map_or(0, Waiting::count)
+    }
+
+    /// Forgets waiters that left. `true` if the last one did while the record lists us.
+    pub(crate) fn forget(&self, name: &Name) -> bool {
+        let mut state = self.state();
+        let Some(waiting) = state.waiting.get_mut(name) else { return false };
+        waiting.bells.retain(|bell| !bell.is_abandoned());
+        if !waiting.bells.is_empty() {
+            return false;
+        }
+        let listed = waiting.listed;
+        state.waiting.remove(name);
+        let State { waiting, watched, .. } = &mut *state;
+        watched.retain(|id, _| waiting.values().any(|waiting| waiting.holder.as_ref() == Some(id)));
+        listed
+    }
+
+    /// Rings for one waiter of `name`, and the next time for another one.
+    pub(crate) fn ring(&self, name: &Name) {
+        if let Some(waiting) = self.state().waiting.get_mut(name) {
+            waiting.ring();
+        }
+    }
+
+    /// Watches the process that holds `name`, so that its death is heard.
+    pub(crate) fn watch(
+        &self,
+        directory: &Directory,
+        name: &Name,
+        holder: ProcessId,
+        own_pipe: Option<&Arc<File>>,
+    ) {
+        let Some(own_pipe) = own_pipe else { return };
+        let mut state = self.state();
+        let Some(waiting) = state.waiting.get_mut(name) else { return };
+        let first_time = waiting.holder.replace(holder) != Some(holder);
+        if state.watched.contains_key(&holder) {
+            return;
+        }
+        match open_pipe(&pipe_beside(&liveness::path_of(directory, &holder)), false) {
+            Ok(pipe) => {
+                state.watched.insert(holder, Arc::new(pipe));
+                drop(state);
+                look_again(own_pipe);
+            }
+            // It died since it was looked at, which is news once: its liveness may have been shared with a
+            // process that lives on. A missing pipe is no such proof, and rings for nobody.
+            Err(error)
+                if first_time
+                    && error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error()) =>
+            {
+                if let Some(waiting) = state.waiting.get_mut(name) {
+                    waiting.ring();
+                }
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Ends the listening thread.
+    pub(crate) fn close(&self, own_pipe: Option<&Arc<File>>) {
+        self.state().closed = true;
+        if let Some(pipe) = own_pipe {
+            look_again(pipe);
+        }
+    }
+
+    fn listen(&self, pipe: Option<&File>) {
+        match pipe {
+            Some(pipe) => while self.listen_once(pipe) {},
+            None => while self.ring_everybody() {},
+        }
+    }
+
+    /// Waits for news and passes it on. `false` when it is over.
+    fn listen_once(&self, pipe: &File) -> bool {
+        let watched: Vec<(ProcessId, Arc<File>)> = {
+            let state = self.state();
+            if state.closed {
+                return false;
+            }
+            state.watched.iter().map(|(id, pipe)| (*id, Arc::clone(pipe))).collect()
+        };
+        let mut events = Vec::with_capacity(watched.len() + 1);
+        events.push(PollFd::new(pipe, PollFlags::IN));
+        // The end of a reader is reported without being asked for.
+        events.extend(watched.iter().map(|(_, pipe)| PollFd::new(&**pipe, PollFlags::empty())));
+        match poll(&mut events, None) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return true,
+            Err(_) => {
+                self.state().listening = false;
+                return false;
+            }
+        }
+        let dead: Vec<ProcessId> = events[1..]
+            .iter()
+            .zip(&watched)
+            .filter(|(event, _)| !event.revents().is_empty())
+            .map(|(_, (id, _))| *id)
+            .collect();
+        let mut news = [0; 4096];
+        let mut reader = pipe;
+        // Messages are shorter than PIPE_BUF, so they are never cut or mixed.
+        let length = reader.read(&mut news).unwrap_or(0);
+        for name in news[..length].chunks_exact(LOOK_AGAIN.len()) {
+            if let Ok(name) = Name::try_from(name)
+                && name != LOOK_AGAIN
+            {
+                self.ring(&name);
+            }
+        }
+        if !dead.is_empty() {
+            let mut state = self.state();
+            for id in dead {
+                state.watched.remove(&id);
+                for waiting in state.waiting.values_mut() {
+                    if waiting.holder == Some(id) {
+                        waiting.ring();
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    fn ring_everybody(&self) -> bool {
+        std::thread::sleep(WITHOUT_PIPES);
+        let mut state = self.state();
+        if state.closed || state.waiting.is_empty() {
+            state.listening = false;
+            return false;
+        }
+        for waiting in state.waiting.values_mut() {
+            waiting.ring();
+        }
+        true
+    }
+}
+
+impl Waiting {
+    fn count(&self) -> usize {
+        self.bells.iter().filter(|bell| !bell.is_abandoned()).count()
+    }
+
+    fn ring(&mut self) {
+        self.bells.retain(|bell| !bell.is_abandoned());
+        if let Some(bell) = self.bells.front() {
+            bell.ring();
+            self.bells.rotate_left(1);
+        }
+    }
+}
+
+fn look_again(own_pipe: &File) {
+    let mut pipe = own_pipe;
+    let _ = pipe.write(&LOOK_AGAIN);
+}

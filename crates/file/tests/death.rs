@@ -1,0 +1,166 @@
+//! Holders that die, hang or leave children behind: who gets the lock then, and what the old holder learns.
+
+#![cfg(unix)]
+
+mod support;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use holdtight_core::{DistributedLock, ErrorKind, Liveness};
+use rustix::process::Signal;
+use support::{PATIENCE, Worker, block_on, hear, lock, role, say};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_waiter_replaces_a_killed_holder_long_before_its_lease_ends() {
+    let place = tempfile::tempdir().unwrap();
+    let mut holder = Worker::start("hold", place.path());
+    holder.expect("held");
+    block_on(async {
+        let lock = lock(place.path());
+        assert!(lock.try_acquire("k").await.unwrap().is_none());
+        let waiter = tokio::spawn({
+            let lock = lock.clone();
+            async move { lock.acquire("k").wait(MINUTE).await }
+        });
+        // It hangs in its wait by now, or will find the holder dead: both must work.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let killed = Instant::now();
+        holder.kill();
+        let handle = waiter.await.unwrap().unwrap();
+        assert!(killed.elapsed() < MINUTE / 4, "took {:?}", killed.elapsed());
+        handle.release().await.unwrap();
+    });
+}
+
+#[test]
+fn a_child_of_the_holder_does_not_keep_its_lock() {
+    let place = tempfile::tempdir().unwrap();
+    let mut holder = Worker::start("hold-with-child", place.path());
+    let child = holder.next().unwrap();
+    holder.expect("held");
+    let child: i32 = child.strip_prefix("child ").unwrap().parse().unwrap();
+    let child = rustix::process::Pid::from_raw(child).unwrap();
+    holder.kill();
+    block_on(async {
+        let started = Instant::now();
+        let handle = lock(place.path()).acquire("k").wait(MINUTE).await.unwrap();
+        assert!(started.elapsed() < MINUTE / 4, "took {:?}", started.elapsed());
+        assert!(rustix::process::test_kill_process(child).is_ok(), "the child must live still");
+        drop(handle);
+    });
+    rustix::process::kill_process(child, Signal::KILL).unwrap();
+}
+
+#[test]
+fn a_stopped_holder_is_replaced_at_the_end_of_its_lease_and_learns_it_first_of_all() {
+    let place = tempfile::tempdir().unwrap();
+    let mut holder = Worker::start("hold-briefly", place.path());
+    holder.expect("held");
+    holder.signal(Signal::STOP);
+    let fence = block_on(async {
+        let lock = lock(place.path());
+        let handle = lock.acquire("k").wait(PATIENCE).await.unwrap();
+        holder.tell("look");
+        holder.signal(Signal::CONT);
+        let lost: u64 =
+            holder.next().unwrap().strip_prefix("lost with fence ").unwrap().parse().unwrap();
+        assert!(lost < handle.fence().get());
+        // It tried to release what it lost: that must not have touched ours.
+        holder.expect("release: the lock was lost");
+        handle.extend(MINUTE).await.unwrap();
+        let fence = handle.fence();
+        handle.release().await.unwrap();
+        fence
+    });
+    assert!(fence.get() > 0);
+}
+
+#[test]
+fn a_lease_without_a_process_survives_it_and_can_be_released_by_token() {
+    let place = tempfile::tempdir().unwrap();
+    let mut holder = Worker::start("detach", place.path());
+    let token = holder.next().unwrap();
+    assert!(holder.done().success());
+    block_on(async {
+        let lock = lock(place.path());
+        assert!(lock.try_acquire("k").await.unwrap().is_none());
+        lock.release_token(&token.parse().unwrap()).await.unwrap();
+        assert!(lock.try_acquire("k").await.unwrap().is_some());
+    });
+}
+
+#[test]
+fn a_process_frozen_inside_a_step_blocks_its_key_with_a_reason_and_no_other() {
+    let place = tempfile::tempdir().unwrap();
+    block_on(async {
+        let config = holdtight_file::Config::new(place.path()).patience(Duration::from_millis(100));
+        let store = holdtight_file::FileStore::open(config).await.unwrap();
+        let lock = DistributedLock::builder(store).build().unwrap();
+        drop(lock.acquire("k").await.unwrap());
+        let record = record_of(place.path());
+        // Whoever has this lock is inside a step.
+        let frozen = std::fs::File::open(&record).unwrap();
+        frozen.lock().unwrap();
+        let error = lock.try_acquire("k").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        let text = error.to_string();
+        assert!(text.contains("\"k\"") && text.contains("stopped"), "{text}");
+        assert!(text.contains(record.to_str().unwrap()), "{text}");
+        assert!(!lock.is_locked("k").await.unwrap(), "looking needs no step");
+        lock.acquire("another").await.unwrap().release().await.unwrap();
+        frozen.unlock().unwrap();
+        lock.acquire("k").await.unwrap().release().await.unwrap();
+    });
+}
+
+#[test]
+#[ignore = "started by the tests of this file"]
+fn worker() {
+    let Some((role, place)) = role() else { return };
+    block_on(async {
+        let lock = lock(&place);
+        match role.as_str() {
+            "hold" => {
+                let _held = lock.acquire("k").ttl(MINUTE).await.unwrap();
+                say("held");
+                hear();
+            }
+            "hold-with-child" => {
+                let _held = lock.acquire("k").ttl(MINUTE).await.unwrap();
+                #[expect(clippy::zombie_processes, reason = "it must outlive this process")]
+                let child = std::process::Command::new("sleep")
+                    .arg("300")
+                    .stdin(std::process::Stdio::null())
+                    .stdout(std::process::Stdio::null())
+                    .spawn()
+                    .unwrap();
+                say(format!("child {}", child.id()));
+                say("held");
+                hear();
+            }
+            "hold-briefly" => {
+                let held = lock.acquire("k").ttl(Duration::from_millis(500)).await.unwrap();
+                say("held");
+                // Blocks this thread, and with it the keeper: as a process that hangs would.
+                hear();
+                assert!(!held.is_held(), "the first look must say that it is lost");
+                say(format!("lost with fence {}", held.fence()));
+                let error = held.release().await.unwrap_err();
+                say(format!("release: {}", error.kind()));
+            }
+            "detach" => {
+                let held = lock.acquire("k").ttl(MINUTE).liveness(Liveness::Process).await.unwrap();
+                say(held.detach().await.unwrap().expose());
+            }
+            other => panic!("no such role: {other}"),
+        }
+    });
+}
+
+fn record_of(place: &Path) -> std::path::PathBuf {
+    let part = std::fs::read_dir(place.join("keys")).unwrap().next().unwrap().unwrap().path();
+    std::fs::read_dir(part).unwrap().next().unwrap().unwrap().path()
+}

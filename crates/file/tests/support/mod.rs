@@ -1,0 +1,171 @@
+//! The same test program once more as another process: started by a test, told by its environment what to be.
+//!
+//! A worker talks to its test by lines on standard output that begin with `::`.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use holdtight_core::DistributedLock;
+use holdtight_file::{Config, FileStore};
+
+/// How long a test waits for something that takes milliseconds on an idle machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+const ROLE: &str = "HOLDTIGHT_FILE_TEST_ROLE";
+const DIRECTORY: &str = "HOLDTIGHT_FILE_TEST_DIRECTORY";
+
+/// What this process was started as, and in which directory. `None` in the test itself.
+pub(crate) fn role() -> Option<(String, PathBuf)> {
+    Some((std::env::var(ROLE).ok()?, std::env::var_os(DIRECTORY)?.into()))
+}
+
+/// A worker says something to its test.
+pub(crate) fn say(what: impl std::fmt::Display) {
+    println!(":: {what}");
+    std::io::stdout().flush().unwrap();
+}
+
+/// A worker waits for the next line from its test; `None` when the test is gone.
+pub(crate) fn hear() -> Option<String> {
+    std::io::stdin().lines().next()?.ok()
+}
+
+/// Another process; killed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    said: Receiver<String>,
+}
+
+impl Worker {
+    /// Starts the test `worker` of this program in another process.
+    pub(crate) fn start(role: &str, directory: &Path) -> Self {
+        Self::start_under(&[], role, directory, &[])
+    }
+
+    /// The same under another program, such as `unshare`, and with more environment.
+    pub(crate) fn start_under(
+        wrapper: &[&str],
+        role: &str,
+        directory: &Path,
+        environment: &[(&str, &str)],
+    ) -> Self {
+        let program = std::env::current_exe().unwrap();
+        let mut words = wrapper.iter().map(|word| (*word).into()).collect::<Vec<_>>();
+        words.push(program.into_os_string());
+        let mut child = Command::new(&words[0])
+            .args(&words[1..])
+            .args(["--ignored", "--exact", "worker", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .env(DIRECTORY, directory)
+            .envs(environment.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start {}: {error}", words[0].display()));
+        let said = listen(child.stdout.take().unwrap());
+        Self { stdin: child.stdin.take(), child, said }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The next thing that the worker says; `None` when it says no more.
+    pub(crate) fn next(&mut self) -> Option<String> {
+        match self.said.recv_timeout(PATIENCE) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => panic!("the worker says nothing"),
+        }
+    }
+
+    /// Waits until the worker says `what`.
+    pub(crate) fn expect(&mut self, what: &str) {
+        let said =
+            self.next().unwrap_or_else(|| panic!("the worker ended before it said {what:?}"));
+        assert_eq!(said, what);
+    }
+
+    /// Says something to the worker.
+    pub(crate) fn tell(&mut self, what: &str) {
+        writeln!(self.stdin.as_mut().unwrap(), "{what}").unwrap();
+    }
+
+    /// Kills it with SIGKILL: no code of it runs any more.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Sends a signal to it.
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits until it ends.
+    pub(crate) fn done(&mut self) -> ExitStatus {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(started.elapsed() < PATIENCE * 3, "the worker does not end");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn listen(stdout: ChildStdout) -> Receiver<String> {
+    let (sender, said) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            // libtest begins a line of its own before the worker speaks.
+            if let Some((_, words)) = line.split_once(":: ")
+                && sender.send(words.to_owned()).is_err()
+            {
+                return;
+            }
+        }
+    });
+    said
+}
+
+/// A runtime for one test or worker.
+pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+/// The store in `directory`.
+pub(crate) fn store(directory: &Path) -> FileStore {
+    FileStore::open_blocking(Config::new(directory)).unwrap()
+}
+
+/// Locks in `directory`, through the whole library.
+pub(crate) fn lock(directory: &Path) -> DistributedLock {
+    DistributedLock::builder(store(directory)).build().unwrap()
+}
+
+/// Whether this machine lets us do what `why` needs; says so if not.
+pub(crate) fn is_root(why: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: {why} needs root");
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "CI runs as root: {why}");
+    }
+    root
+}

@@ -1,0 +1,313 @@
+//! Directories and disks that are not as they should be: each one a clear error, and a way back where there is one.
+
+#![cfg(unix)]
+
+mod support;
+
+use std::ffi::OsStr;
+use std::fs::{self, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdtight_core::{
+    AcquireRequest, Attempt, Backend, ErrorKind, ExtendBy, ExtendRequest, Extension, Key, Lease,
+    Level, LockError, Release, Secret,
+};
+use holdtight_file::{Config, FileStore};
+use support::{Worker, block_on, hear, is_root, role, say, store};
+
+fn refusal(place: &Path) -> LockError {
+    FileStore::open_blocking(Config::new(place)).unwrap_err()
+}
+
+fn request(key: &str) -> AcquireRequest {
+    let ttl = Duration::from_secs(600);
+    AcquireRequest::new(Key::new(key).unwrap(), Secret::generate().unwrap(), ttl)
+}
+
+fn acquire(store: &Arc<FileStore>, request: &AcquireRequest) -> Result<Option<Lease>, LockError> {
+    block_on(Arc::clone(store).acquire(request.clone())).map(|attempt| match attempt {
+        Attempt::Granted(lease) => Some(lease),
+        _ => None,
+    })
+}
+
+fn extend(store: &Arc<FileStore>, request: &AcquireRequest) -> Result<Extension, LockError> {
+    let by = ExtendBy::AtLeast(Duration::from_secs(900));
+    let ask = ExtendRequest::new(request.key.clone(), request.secret.clone(), by);
+    block_on(Arc::clone(store).extend(vec![ask])).unwrap().pop().unwrap()
+}
+
+fn release(store: &Arc<FileStore>, request: &AcquireRequest) -> Result<Release, LockError> {
+    block_on(Arc::clone(store).release(request.key.clone(), request.secret.clone()))
+}
+
+#[test]
+fn a_missing_directory_is_made_for_its_owner_alone() {
+    let place = tempfile::tempdir().unwrap();
+    let deep = place.path().join("a/b/locks");
+    let store = Arc::new(store(&deep));
+    acquire(&store, &request("k")).unwrap().unwrap();
+    for path in [deep.clone(), deep.join("keys"), deep.join("live"), deep.join("new")] {
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o700, "{}", path.display());
+    }
+    assert_eq!(fs::metadata(deep.join("store")).unwrap().mode() & 0o7777, 0o600);
+}
+
+#[test]
+fn a_directory_that_others_can_write_to_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    for (mode, why) in [(0o777, "everybody"), (0o1777, "everybody"), (0o770, "its group")] {
+        fs::set_permissions(place.path(), Permissions::from_mode(mode)).unwrap();
+        let error = refusal(place.path());
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+        let text = error.to_string();
+        assert!(text.contains(why) && text.contains(place.path().to_str().unwrap()), "{text}");
+    }
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "a refusal leaves nothing");
+}
+
+#[test]
+fn a_directory_of_somebody_else_is_refused_even_for_root() {
+    if !is_root("giving a directory away") {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(place.path(), Some(54_321), None).unwrap();
+    let error = refusal(place.path());
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("belongs to user 54321"), "{error}");
+}
+
+#[test]
+fn what_is_not_a_directory_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("file");
+    fs::write(&file, "hello").unwrap();
+    for path in [file.clone(), file.join("below")] {
+        let error = refusal(&path);
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    }
+    // A file system that is not for files at all.
+    let error = refusal(Path::new("/proc/self/locks"));
+    assert!(error.to_string().contains("/proc/self/locks"), "{error}");
+}
+
+#[test]
+fn a_directory_that_is_removed_while_in_use_is_noticed() {
+    let place = tempfile::tempdir().unwrap();
+    let locks = place.path().join("locks");
+    let store = Arc::new(store(&locks));
+    let held = request("k");
+    acquire(&store, &held).unwrap().unwrap();
+    fs::remove_dir_all(&locks).unwrap();
+    // The holder must learn that nothing protects it any more.
+    assert_eq!(extend(&store, &held).unwrap(), Extension::NotHeld);
+    assert_eq!(release(&store, &held).unwrap(), Release::NotHeld);
+    let looked = block_on(Arc::clone(&store).lookup(held.key.clone())).unwrap_err();
+    for error in [acquire(&store, &request("k")).unwrap_err(), looked] {
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains("was removed while in use"), "{error}");
+    }
+    assert!(!locks.exists(), "it is not made again behind the user's back");
+    // Another process made a new one: grants there are another store's.
+    let next = Arc::new(support::store(&locks));
+    let error = acquire(&store, &request("k")).unwrap_err();
+    assert!(error.to_string().contains("was replaced while in use"), "{error}");
+    assert!(acquire(&next, &request("k")).unwrap().is_some());
+}
+
+/// Runs `role` in a mount namespace of its own where the directory is a small file system in memory.
+fn on_small_disk(role: &str, options: &str) {
+    if !is_root("mounting a small disk") {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let script = format!(
+        "mount -t tmpfs -o mode=700,{options} none \"$HOLDTIGHT_FILE_TEST_DIRECTORY\" && \
+         exec \"$0\" \"$@\""
+    );
+    let wrapper = ["unshare", "--mount", "sh", "-c", &script];
+    let mut worker = Worker::start_under(&wrapper, role, place.path(), &[]);
+    worker.expect("as it should be");
+    assert!(worker.done().success());
+}
+
+#[test]
+fn a_full_disk_grants_nothing_new_and_keeps_what_is_held() {
+    on_small_disk("full disk", "size=512k");
+}
+
+#[test]
+fn a_disk_without_inodes_grants_nothing_new_and_keeps_what_is_held() {
+    on_small_disk("full disk", "nr_inodes=40");
+}
+
+#[test]
+fn a_read_only_disk_is_refused_with_the_reason() {
+    on_small_disk("read-only disk", "size=512k");
+}
+
+#[test]
+fn users_of_a_group_share_a_directory_that_root_made_for_them() {
+    if !is_root("becoming other users") {
+        return;
+    }
+    let parent = tempfile::tempdir().unwrap();
+    fs::set_permissions(parent.path(), Permissions::from_mode(0o755)).unwrap();
+    let place = parent.path().join("shared");
+    fs::create_dir(&place).unwrap();
+    std::os::unix::fs::chown(&place, Some(0), Some(54_000)).unwrap();
+    fs::set_permissions(&place, Permissions::from_mode(0o2770)).unwrap();
+    // Programs under a home directory cannot be run by others, so a copy is.
+    let program = parent.path().join("program");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let program = program.to_str().unwrap();
+    let shell = "shift; exec \"$P\" \"$@\"";
+    let member = |user: &'static str| {
+        let wrapper = [
+            "setpriv",
+            "--reuid",
+            user,
+            "--regid",
+            user,
+            "--groups",
+            "54000",
+            "sh",
+            "-c",
+            &format!("umask 077; set -- \"$0\" \"$@\"; {shell}"),
+        ];
+        Worker::start_under(&wrapper, "member", &place, &[("P", program)])
+    };
+    let (mut ann, mut bob) = (member("54001"), member("54002"));
+    ann.expect("open");
+    bob.expect("open");
+    ann.tell("acquire");
+    ann.expect("granted");
+    bob.tell("acquire");
+    bob.expect("busy");
+    ann.kill();
+    bob.tell("acquire");
+    bob.expect("granted");
+    drop(bob);
+    // Who is not in the group is kept out.
+    let wrapper = [
+        "setpriv",
+        "--reuid",
+        "54003",
+        "--regid",
+        "54003",
+        "--clear-groups",
+        "sh",
+        "-c",
+        &format!("set -- \"$0\" \"$@\"; {shell}"),
+    ];
+    let mut stranger = Worker::start_under(&wrapper, "stranger", &place, &[("P", program)]);
+    stranger.expect("access denied");
+    let probe = block_on(Arc::new(store(&place)).probe()).unwrap();
+    assert_eq!(probe.level(), Level::Warning, "{probe}");
+    assert!(probe.to_string().contains("group"), "{probe}");
+}
+
+#[test]
+fn a_probe_says_what_the_directory_promises() {
+    let place = tempfile::tempdir().unwrap();
+    let probe = block_on(Arc::new(store(place.path())).probe()).unwrap();
+    assert!(probe.level() < Level::Unsafe, "{probe}");
+    let text = probe.to_string();
+    for subject in ["file system", "access", "durability", "clock", "wake-ups"] {
+        assert!(text.contains(subject), "{text}");
+    }
+}
+
+#[test]
+#[ignore = "started by the tests of this file"]
+fn worker() {
+    let Some((role, place)) = role() else { return };
+    match role.as_str() {
+        "full disk" => full_disk(&place),
+        "read-only disk" => read_only_disk(&place),
+        "member" => member(&place),
+        "stranger" => {
+            say(FileStore::open_blocking(Config::new(place)).unwrap_err().kind());
+        }
+        other => panic!("no such role: {other}"),
+    }
+}
+
+fn full_disk(place: &Path) {
+    let store = Arc::new(store(place));
+    let held = request("held");
+    let fence = acquire(&store, &held).unwrap().unwrap().fence;
+    // Until there is no room for one more byte, and no inode for one more file.
+    let mut filler = fs::File::create(place.join("filler")).unwrap();
+    while filler.write_all(&[1; 512]).is_ok() && filler.metadata().unwrap().len() < 1 << 20 {}
+    for n in 0.. {
+        if fs::write(place.join(format!("filler-{n}")), [1; 512]).is_err() {
+            break;
+        }
+    }
+    // An open file that is removed would keep its room.
+    drop(filler);
+    let error = acquire(&store, &request("new")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::RateLimited, "{error}");
+    assert!(error.to_string().contains("\"new\"") && error.to_string().contains("full"), "{error}");
+    assert_eq!(fs::read_dir(place.join("new")).unwrap().count(), 0, "nothing half-made is left");
+    // Another process cannot even start here, and says why.
+    let fresh = place.join("another");
+    let error = FileStore::open_blocking(Config::new(&fresh)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::RateLimited, "{error}");
+    // What is held needs no new room.
+    match extend(&store, &held).unwrap() {
+        Extension::Extended(lease) => assert_eq!(lease.fence, fence),
+        other => panic!("{other:?}"),
+    }
+    let other = Arc::new(support::store(place));
+    let busy = block_on(Arc::clone(&other).lookup(held.key.clone())).unwrap();
+    assert_eq!(busy.unwrap().fence, Some(fence));
+    assert_eq!(release(&store, &held).unwrap(), Release::Released);
+    assert!(acquire(&store, &held).unwrap().unwrap().fence > fence);
+    // And with room again, all is well.
+    for entry in fs::read_dir(place).unwrap() {
+        let path = entry.unwrap().path();
+        if path.file_name().unwrap().to_str().unwrap().starts_with("filler") {
+            fs::remove_file(path).unwrap();
+        }
+    }
+    assert!(acquire(&store, &request("new")).unwrap().is_some());
+    say("as it should be");
+}
+
+/// A container that sees the directory read-only can take no lock, and cannot be led to believe it did.
+fn read_only_disk(place: &Path) {
+    let (locks, view) = (place.join("locks"), place.join("view"));
+    let store = Arc::new(store(&locks));
+    let held = request("held");
+    acquire(&store, &held).unwrap().unwrap();
+    fs::create_dir(&view).unwrap();
+    mount(&[OsStr::new("--bind"), locks.as_ref(), view.as_ref()]);
+    mount(&[OsStr::new("-o"), OsStr::new("remount,bind,ro"), view.as_ref()]);
+    let error = refusal(&view);
+    assert_eq!(error.kind(), ErrorKind::AuthFailed, "{error}");
+    assert!(error.to_string().contains("read-only"), "{error}");
+    let error = refusal(&view.join("below"));
+    assert_eq!(error.kind(), ErrorKind::AuthFailed, "{error}");
+    assert_eq!(release(&store, &held).unwrap(), Release::Released);
+    say("as it should be");
+}
+
+fn mount(arguments: &[&OsStr]) {
+    let status = std::process::Command::new("mount").args(arguments).status();
+    assert!(status.unwrap().success());
+}
+
+fn member(place: &Path) {
+    let store = Arc::new(store(place));
+    say("open");
+    while hear().is_some() {
+        say(if acquire(&store, &request("k")).unwrap().is_some() { "granted" } else { "busy" });
+    }
+}

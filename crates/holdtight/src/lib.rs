@@ -1,0 +1,46 @@
+//! Distributed locks: *you hold the lock, here is your fence number, and you will be told before you stop holding it.*
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), holdtight::LockError> {
+//! use holdtight::DistributedLock;
+//!
+//! let lock = DistributedLock::connect("memory:").await?;
+//! let receipt = lock
+//!     .with_lock("invoice:7", async |held| format!("paid under fence {}", held.fence()))
+//!     .await?;
+//! # assert!(receipt.starts_with("paid"));
+//! lock.shutdown().await
+//! # }
+//! ```
+//!
+//! # Stores
+//!
+//! A URL names the store; each kind is a feature of this crate.
+//!
+//! | URL | feature | cost | for |
+//! |---|---|---|---|
+//! | `file:` | `file` (default) | 10 small crates, for `sha2` and `crc32fast`; no server | all processes of one machine; in your state directory |
+//! | `file:/directory` | `file` (default) | the same | the same, in a directory of your choice |
+//! | `memory:` | always there | nothing | one process, tests; private to the value |
+//! | `memory:NAME` | always there | nothing | one process; shared by all who use the name while somebody has it |
+//! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | the client `redis`, with TLS | Redis and Valkey |
+//! | `postgres://…` | `postgres` | the client `tokio-postgres`, with TLS | PostgreSQL |
+//! | `etcd://…` | `etcd` | gRPC by `tonic`, with TLS | etcd |
+//!
+//! A store of your own implements [`Backend`] and goes to [`DistributedLock::builder`].
+//!
+//! # What to read next
+//!
+//! [`DistributedLock`] has the calls, [`LockHandle`] what a holder can do, [`LockError`] what can go wrong. The
+//! guarantees, store by store and fault by fault, stand in `docs/guarantees.md`.
+
+mod lock;
+mod stores;
+mod url;
+
+// All of the engine. Ours shadow its `Builder` and `DistributedLock`.
+#[doc(inline)]
+pub use holdtight_core::*;
+pub use lock::{Builder, ByUrl, DistributedLock, IntoStore, Ready};
+pub use stores::{migrate, open};
+pub use url::StoreUrl;

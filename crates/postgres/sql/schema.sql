@@ -1,0 +1,406 @@
+-- The schema of holdtight's PostgreSQL store, version 1.
+--
+-- `holdtight migrate` and `holdtight_postgres::migrate` run exactly this text, as one transaction. Running it again
+-- changes nothing; running it from many processes at once is safe. It needs a role that may create a schema.
+--
+-- One row per key says who holds it. Every step of the store is one call of one function below, in a transaction of
+-- its own: nothing is kept in the session, so a transaction pooler may stand in between. Times are read from
+-- clock_timestamp(), after the row is locked. Grants and extensions commit durably whatever the role or the database
+-- says (set_config inside the function lasts until the commit; a SET clause would end with the function). Functions run with the rights of their owner and a fixed search_path:
+-- a program that locks needs EXECUTE on them and nothing else, and cannot read the secrets of others.
+
+SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('holdtight migrate "holdtight"."locks"', 0));
+
+DO $do$
+BEGIN
+    IF pg_catalog.current_setting('server_encoding') <> 'UTF8' THEN
+        RAISE EXCEPTION 'holdtight needs a database in UTF8, this one is in %',
+            pg_catalog.current_setting('server_encoding') USING ERRCODE = 'feature_not_supported';
+    END IF;
+    -- CREATE SCHEMA IF NOT EXISTS would ask for rights on the database even when there is nothing to create.
+    IF pg_catalog.to_regnamespace('"holdtight"') IS NULL THEN
+        CREATE SCHEMA "holdtight";
+    END IF;
+    IF pg_catalog.to_regclass('"holdtight"."locks_meta"') IS NOT NULL THEN
+        IF (SELECT m.version > 1 FROM "holdtight"."locks_meta" AS m) THEN
+            RAISE EXCEPTION 'the schema was made by a newer holdtight; upgrade this program instead'
+                USING ERRCODE = 'HTNEW';
+        END IF;
+    END IF;
+END
+$do$;
+
+-- Who holds what. A released key keeps its row as a tombstone (secret = '', expires_at = when it was freed), because
+-- the row remembers the last fence; the sweep removes it later. No index but the primary key, and room in each page:
+-- so that every update stays in its page (HOT) and costs no index write.
+CREATE TABLE IF NOT EXISTS "holdtight"."locks" (
+    key        text COLLATE "C" NOT NULL PRIMARY KEY,
+    secret     text COLLATE "C" NOT NULL,
+    fence      bigint           NOT NULL,
+    granted_at timestamptz      NOT NULL,
+    expires_at timestamptz      NOT NULL,
+    owner      text             NOT NULL,
+    -- Waiters, oldest first: 'until_µs channel/ticket'. Hints only: a lost entry costs time, never safety.
+    queue      text[]           NOT NULL DEFAULT '{}'
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
+
+-- One row. high_water is at least the largest fence of any row that the sweep removed.
+CREATE TABLE IF NOT EXISTS "holdtight"."locks_meta" (
+    only_row   boolean     NOT NULL PRIMARY KEY DEFAULT true CHECK (only_row),
+    version    integer     NOT NULL,
+    high_water bigint      NOT NULL DEFAULT 0,
+    swept_at   timestamptz NOT NULL DEFAULT '-infinity',
+    sweep_from text        NOT NULL DEFAULT ''
+);
+INSERT INTO "holdtight"."locks_meta" (version) VALUES (1) ON CONFLICT (only_row) DO UPDATE SET version = 1;
+
+CREATE OR REPLACE FUNCTION "holdtight"."locks_version"() RETURNS integer
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+    SELECT version FROM "holdtight"."locks_meta"
+$fn$;
+
+-- The queue without `waiter` and without entries whose time is over.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_queue_without"(p_queue text[], p_waiter text) RETURNS text[]
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $fn$
+    SELECT ARRAY(
+        SELECT e FROM unnest(p_queue) WITH ORDINALITY AS q(e, n)
+        WHERE split_part(e, ' ', 2) <> p_waiter
+          AND split_part(e, ' ', 1)::bigint > extract(epoch FROM clock_timestamp()) * 1000000
+        ORDER BY n)
+$fn$;
+
+-- Whether `waiter` has an entry that lives for another half minute.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_queue_has"(p_queue text[], p_waiter text) RETURNS boolean
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $fn$
+    SELECT EXISTS (
+        SELECT FROM unnest(p_queue) AS q(e)
+        WHERE split_part(e, ' ', 2) = p_waiter
+          AND split_part(e, ' ', 1)::bigint > (extract(epoch FROM clock_timestamp()) + 30) * 1000000)
+$fn$;
+
+-- The queue with `waiter` for the next minute, in the place it had or at the end; at most 128 entries.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_queue_with"(p_queue text[], p_waiter text) RETURNS text[]
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $fn$
+DECLARE
+    kept  text[] := "holdtight"."locks_queue_without"(p_queue, '');
+    entry text := ((extract(epoch FROM clock_timestamp()) + 60) * 1000000)::bigint || ' ' || p_waiter;
+BEGIN
+    FOR i IN 1 .. cardinality(kept) LOOP
+        IF split_part(kept[i], ' ', 2) = p_waiter THEN
+            kept[i] := entry;
+            RETURN kept;
+        END IF;
+    END LOOP;
+    RETURN CASE WHEN cardinality(kept) < 128 THEN kept || entry ELSE kept END;
+END
+$fn$;
+
+-- Takes the key if it is free, or says who has it. p_waiter is '' for an attempt that does not queue.
+-- The unlocked look at the start answers the usual busy case without writing anything; it grants nothing.
+-- Naming the key column in SET makes the row lock exclude locks_fenced(): see there.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_acquire"(
+    p_key text, p_secret text, p_ttl_us bigint, p_owner text, p_waiter text,
+    OUT granted boolean, OUT fence_no bigint, OUT left_us bigint, OUT age_us bigint, OUT held_by text,
+    OUT contended boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+#variable_conflict use_column
+DECLARE
+    seen  "holdtight"."locks";
+    fresh boolean;
+    mark  bigint;
+BEGIN
+    PERFORM set_config('lock_timeout', '2s', true);
+    granted := false;
+    SELECT * INTO seen FROM "holdtight"."locks" WHERE key = p_key;
+    IF NOT (FOUND AND seen.secret NOT IN ('', p_secret) AND seen.expires_at > clock_timestamp()
+            AND (p_waiter = '' OR "holdtight"."locks_queue_has"(seen.queue, p_waiter))) THEN
+        FOR turn IN 1 .. 100 LOOP
+            INSERT INTO "holdtight"."locks" AS l (key, secret, fence, granted_at, expires_at, owner)
+            SELECT p_key, p_secret,
+                   greatest(m.high_water + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+                   clock_timestamp(), clock_timestamp() + p_ttl_us * interval '1 microsecond', p_owner
+            FROM "holdtight"."locks_meta" AS m
+            ON CONFLICT (key) DO UPDATE SET
+                key = p_key,
+                secret = p_secret,
+                fence = CASE WHEN l.secret = p_secret AND l.expires_at > clock_timestamp() THEN l.fence
+                    ELSE greatest(l.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) END,
+                granted_at = CASE WHEN l.secret = p_secret AND l.expires_at > clock_timestamp() THEN l.granted_at
+                    ELSE clock_timestamp() END,
+                expires_at = greatest(CASE WHEN l.secret = p_secret THEN l.expires_at END,
+                    clock_timestamp() + p_ttl_us * interval '1 microsecond'),
+                owner = p_owner,
+                queue = CASE WHEN l.queue = '{}' THEN l.queue
+                    ELSE "holdtight"."locks_queue_without"(l.queue, p_waiter) END
+            WHERE l.secret IN ('', p_secret) OR l.expires_at <= clock_timestamp()
+            RETURNING l.fence, extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000, l.queue <> '{}', l.xmax = 0
+            INTO fence_no, left_us, contended, fresh;
+            IF FOUND THEN
+                -- A sweep may have removed this key's row after our snapshot was taken. From here on no sweep can
+                -- touch the key, and a look with a new snapshot sees the mark that such a sweep left.
+                IF fresh THEN
+                    SELECT m.high_water INTO mark FROM "holdtight"."locks_meta" AS m;
+                    IF mark >= fence_no THEN
+                        UPDATE "holdtight"."locks" SET fence = mark + 1 WHERE key = p_key
+                        RETURNING fence INTO fence_no;
+                    END IF;
+                END IF;
+                granted := true;
+                PERFORM set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+                    WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true);
+                RETURN;
+            END IF;
+            -- Somebody holds it. What is written from here on is a hint and need not be durable.
+            PERFORM set_config('synchronous_commit', 'off', true);
+            IF p_waiter = '' THEN
+                SELECT * INTO seen FROM "holdtight"."locks" WHERE key = p_key;
+            ELSE
+                UPDATE "holdtight"."locks" AS l SET queue = "holdtight"."locks_queue_with"(l.queue, p_waiter)
+                WHERE l.key = p_key AND l.secret NOT IN ('', p_secret) AND l.expires_at > clock_timestamp()
+                RETURNING l.* INTO seen;
+            END IF;
+            EXIT WHEN FOUND;
+        END LOOP;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'no grant and no holder after many turns: the row of "holdtight"."locks_meta" is missing'
+                USING ERRCODE = 'HTBAD';
+        END IF;
+    END IF;
+    fence_no := seen.fence;
+    left_us := greatest(0, extract(epoch FROM seen.expires_at - clock_timestamp()) * 1000000);
+    age_us := greatest(0, extract(epoch FROM clock_timestamp() - seen.granted_at) * 1000000);
+    held_by := seen.owner;
+END
+$fn$;
+
+-- All keys or none. Keys are taken in one order everywhere, so that two callers cannot wait for each other.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_acquire_many"(
+    p_keys text[], p_secrets text[], p_ttls_us bigint[], p_owners text[])
+RETURNS TABLE (place integer, granted boolean, fence_no bigint, left_us bigint, age_us bigint, held_by text,
+               contended boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+DECLARE
+    turn   integer;
+    answer record;
+    fences bigint[] := array_fill(0::bigint, ARRAY[cardinality(p_keys)]);
+    lefts  bigint[] := fences;
+    busy   boolean[] := array_fill(false, ARRAY[cardinality(p_keys)]);
+BEGIN
+    BEGIN
+        FOR turn IN SELECT n FROM unnest(p_keys) WITH ORDINALITY AS k(key, n) ORDER BY key COLLATE "C" LOOP
+            SELECT * INTO answer FROM "holdtight"."locks_acquire"(
+                p_keys[turn], p_secrets[turn], p_ttls_us[turn], p_owners[turn], '');
+            IF NOT answer.granted THEN
+                place := turn;
+                RAISE EXCEPTION 'busy' USING ERRCODE = 'HTBSY';
+            END IF;
+            fences[turn] := answer.fence_no;
+            lefts[turn] := answer.left_us;
+            busy[turn] := answer.contended;
+        END LOOP;
+    EXCEPTION WHEN SQLSTATE 'HTBSY' THEN
+        granted := false;
+        fence_no := answer.fence_no;
+        left_us := answer.left_us;
+        age_us := answer.age_us;
+        held_by := answer.held_by;
+        RETURN NEXT;
+        RETURN;
+    END;
+    FOR turn IN 1 .. cardinality(p_keys) LOOP
+        place := turn;
+        granted := true;
+        fence_no := fences[turn];
+        left_us := lefts[turn];
+        contended := busy[turn];
+        RETURN NEXT;
+    END LOOP;
+END
+$fn$;
+
+-- Gives the key back if `secret` holds it, withdraws the waiter, and wakes the first one that is left if the key is
+-- free now. May be lazy: a release that a crash undoes is a lock held to the end of its lease.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_release"(p_key text, p_secret text, p_waiter text, OUT released boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+DECLARE
+    seen  "holdtight"."locks";
+    rest  text[];
+    woken text;
+BEGIN
+    PERFORM set_config('lock_timeout', '2s', true), set_config('synchronous_commit', 'off', true);
+    UPDATE "holdtight"."locks" AS l SET secret = '', expires_at = clock_timestamp(), owner = ''
+    WHERE l.key = p_key AND l.secret = p_secret AND p_secret <> '' AND l.expires_at > clock_timestamp()
+      AND l.queue = '{}';
+    released := FOUND;
+    IF released THEN
+        RETURN;
+    END IF;
+    SELECT * INTO seen FROM "holdtight"."locks" AS l WHERE l.key = p_key AND (l.secret = p_secret OR l.queue <> '{}')
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    released := seen.secret = p_secret AND p_secret <> '' AND seen.expires_at > clock_timestamp();
+    rest := "holdtight"."locks_queue_without"(seen.queue, p_waiter);
+    IF released OR seen.secret = '' OR seen.expires_at <= clock_timestamp() THEN
+        woken := split_part(split_part(rest[1], ' ', 2), '/', 1);
+        rest := rest[2:];
+    END IF;
+    IF released THEN
+        UPDATE "holdtight"."locks" AS l SET secret = '', expires_at = clock_timestamp(), owner = '', queue = rest
+        WHERE l.key = p_key;
+    ELSIF rest <> seen.queue THEN
+        UPDATE "holdtight"."locks" AS l SET queue = rest WHERE l.key = p_key;
+    END IF;
+    IF woken <> '' THEN
+        PERFORM pg_notify(woken, p_key);
+    END IF;
+END
+$fn$;
+
+-- Frees a key whoever holds it, if its fence is still the one that was seen.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_force_release"(p_key text, p_fence bigint, OUT released boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+DECLARE
+    seen "holdtight"."locks";
+BEGIN
+    PERFORM set_config('lock_timeout', '2s', true);
+    SELECT * INTO seen FROM "holdtight"."locks" AS l
+    WHERE l.key = p_key AND l.fence = p_fence AND l.secret <> '' AND l.expires_at > clock_timestamp()
+    FOR NO KEY UPDATE;
+    released := FOUND AND "holdtight"."locks_release"(p_key, seen.secret, '');
+END
+$fn$;
+
+-- Moves the ends of several leases, never earlier. What is not held is not in the answer.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_extend"(
+    p_keys text[], p_secrets text[], p_at_least_us bigint[], p_extra_us bigint[])
+RETURNS TABLE (place integer, fence_no bigint, left_us bigint, contended boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+BEGIN
+    PERFORM set_config('lock_timeout', '2s', true), set_config('synchronous_commit',
+        CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true);
+    RETURN QUERY
+    UPDATE "holdtight"."locks" AS l
+    SET expires_at = greatest(l.expires_at, clock_timestamp() + r.at_least * interval '1 microsecond',
+        least(l.expires_at + r.extra * interval '1 microsecond', clock_timestamp() + interval '24 hours'))
+    FROM unnest(p_keys, p_secrets, p_at_least_us, p_extra_us) WITH ORDINALITY AS r(key, secret, at_least, extra, n)
+    WHERE l.key = r.key AND l.secret = r.secret AND r.secret <> '' AND l.expires_at > clock_timestamp()
+      AND r.at_least + r.extra > 0
+    RETURNING r.n::integer, l.fence, (extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000)::bigint,
+        l.queue <> '{}';
+    -- Who asks for nothing only wants to know.
+    RETURN QUERY
+    SELECT r.n::integer, l.fence, (extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000)::bigint,
+        l.queue <> '{}'
+    FROM unnest(p_keys, p_secrets, p_at_least_us, p_extra_us) WITH ORDINALITY AS r(key, secret, at_least, extra, n)
+    JOIN "holdtight"."locks" AS l ON l.key = r.key AND l.secret = r.secret AND r.secret <> ''
+    WHERE l.expires_at > clock_timestamp() AND r.at_least + r.extra = 0;
+END
+$fn$;
+
+-- Hands a held key to the next owner: another secret, lease, owner and fence.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_transfer"(
+    p_key text, p_from text, p_to text, p_ttl_us bigint, p_owner text,
+    OUT fence_no bigint, OUT left_us bigint, OUT contended boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+BEGIN
+    PERFORM set_config('lock_timeout', '2s', true), set_config('synchronous_commit',
+        CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true);
+    -- FOR UPDATE, as in a grant, excludes locks_fenced().
+    PERFORM FROM "holdtight"."locks" AS l WHERE l.key = p_key AND l.secret = p_from FOR UPDATE;
+    UPDATE "holdtight"."locks" AS l
+    SET secret = p_to, owner = p_owner, granted_at = clock_timestamp(),
+        fence = greatest(l.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+        expires_at = clock_timestamp() + p_ttl_us * interval '1 microsecond'
+    WHERE l.key = p_key AND l.secret = p_from AND p_from <> '' AND l.expires_at > clock_timestamp()
+    RETURNING l.fence, (extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000)::bigint, l.queue <> '{}'
+    INTO fence_no, left_us, contended;
+END
+$fn$;
+
+-- Who holds the keys from p_from to p_to, in order; never a secret.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_held"(p_from text, p_to text, p_limit integer)
+RETURNS TABLE (key text, fence_no bigint, left_us bigint, age_us bigint, held_by text)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+    SELECT l.key, l.fence, (extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000)::bigint,
+        greatest(0, extract(epoch FROM clock_timestamp() - l.granted_at) * 1000000)::bigint, l.owner
+    FROM "holdtight"."locks" AS l
+    WHERE l.key >= p_from AND l.key <= p_to AND l.secret <> '' AND l.expires_at > clock_timestamp()
+    ORDER BY l.key
+    LIMIT p_limit
+$fn$;
+
+-- True if `fence` belongs to the newest grant of `key` and was not released. It also keeps the next grant waiting
+-- until the caller's transaction ends, so that a write made under it cannot land after somebody else's grant:
+--     UPDATE accounts SET balance = balance - 10 WHERE id = 7 AND "holdtight"."locks_fenced"('account:7', 1790000000000000);
+-- FOR KEY SHARE excludes grants (which lock the row FOR UPDATE) and lets renewals pass.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_fenced"(p_key text, p_fence bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE STRICT SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+BEGIN
+    PERFORM FROM "holdtight"."locks" AS l WHERE l.key = p_key AND l.fence = p_fence AND l.secret <> ''
+    FOR KEY SHARE;
+    RETURN FOUND;
+END
+$fn$;
+
+-- One page of a sweep: looks at the next p_batch keys and removes those that have been free for p_idle_us. A round
+-- through all keys begins at most once per p_every_us, whoever asks; one caller at a time does a page, and a round that its caller
+-- left is taken up by the next. The mark is raised in the transaction that deletes, so that no fence can be minted below
+-- a removed one.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_sweep"(
+    p_every_us bigint, p_idle_us bigint, p_batch integer, OUT removed bigint, OUT more boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+DECLARE
+    every  interval := p_every_us * interval '1 microsecond';
+    meta   "holdtight"."locks_meta";
+    last   text;
+    doomed text[];
+    mark   bigint;
+BEGIN
+    removed := 0;
+    more := false;
+    PERFORM set_config('lock_timeout', '2s', true), set_config('synchronous_commit', 'off', true);
+    -- The usual answer, "not yet", locks and writes nothing.
+    PERFORM FROM "holdtight"."locks_meta" AS m
+    WHERE m.sweep_from <> '' OR m.swept_at <= clock_timestamp() - every OR m.swept_at > clock_timestamp() + every;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    SELECT * INTO meta FROM "holdtight"."locks_meta" AS m
+    WHERE m.sweep_from <> '' OR m.swept_at <= clock_timestamp() - every OR m.swept_at > clock_timestamp() + every
+    FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    SELECT max(page.key COLLATE "C"), count(*) = p_batch INTO last, more FROM (
+        SELECT l.key FROM "holdtight"."locks" AS l WHERE l.key > meta.sweep_from ORDER BY l.key LIMIT p_batch) AS page;
+    SELECT array_agg(idle.key), max(idle.fence) INTO doomed, mark FROM (
+        SELECT l.key, l.fence FROM "holdtight"."locks" AS l
+        WHERE l.key > meta.sweep_from AND l.key <= last AND l.expires_at <= clock_timestamp() - p_idle_us * interval '1 microsecond'
+        FOR UPDATE SKIP LOCKED) AS idle;
+    UPDATE "holdtight"."locks_meta" AS m
+    SET high_water = greatest(m.high_water, mark), swept_at = clock_timestamp(),
+        sweep_from = CASE WHEN more THEN last ELSE '' END;
+    IF doomed IS NOT NULL THEN
+        DELETE FROM "holdtight"."locks" AS l WHERE l.key = ANY (doomed);
+        GET DIAGNOSTICS removed = ROW_COUNT;
+    END IF;
+END
+$fn$;
+
+-- Functions are executable by everybody unless that is taken back. To let a role lock:
+--     GRANT USAGE ON SCHEMA "holdtight" TO app;
+--     GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA "holdtight" TO app;
+DO $do$
+DECLARE
+    routine regprocedure;
+BEGIN
+    FOR routine IN
+        SELECT p.oid FROM pg_catalog.pg_proc AS p
+        WHERE p.pronamespace = pg_catalog.to_regnamespace('"holdtight"') AND pg_catalog.starts_with(p.proname, 'locks_')
+    LOOP
+        EXECUTE pg_catalog.format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', routine);
+    END LOOP;
+END
+$do$;

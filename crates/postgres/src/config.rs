@@ -1,0 +1,409 @@
+//! Where the database is and how to treat it: the URL, its options, and the names of our tables.
+//!
+//! Everything is checked here, before any I/O. Opening connections is left to `connect`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use holdtight_core::LockError;
+use tokio_postgres::config::Host;
+
+/// Which tables are used, and how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Layout {
+    /// Our own tables and functions, made by [`migrate`](crate::migrate).
+    #[default]
+    Native,
+    /// The tables of the Node package `syncguard`, shared with programs that use it.
+    Syncguard,
+}
+
+/// How the connection is protected, by the names that `libpq` uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TlsMode {
+    /// Plain text.
+    Disable,
+    /// TLS if the server offers it, unverified. Stops no attacker.
+    Prefer,
+    /// TLS, but any certificate will do.
+    Require,
+    /// TLS with a certificate of a trusted authority, whatever host it names.
+    VerifyCa,
+    /// TLS with a certificate of a trusted authority for this very host.
+    VerifyFull,
+}
+
+/// How to reach a PostgreSQL store.
+///
+/// ```
+/// use holdtight_postgres::{PostgresConfig, TlsMode};
+/// let config = PostgresConfig::from_url("postgres://app:pw@db1,db2/app?schema=locks&listen=off")?;
+/// assert_eq!(config.tls_mode(), TlsMode::VerifyFull);  // hosts that are not this machine
+/// assert!(!format!("{config:?}").contains("pw"));
+/// # Ok::<(), holdtight_core::LockError>(())
+/// ```
+#[derive(Clone)]
+pub struct PostgresConfig {
+    pub(crate) base: tokio_postgres::Config,
+    pub(crate) schema: String,
+    pub(crate) table: String,
+    pub(crate) fence_table: String,
+    pub(crate) layout: Layout,
+    pub(crate) listen: bool,
+    pub(crate) pooled: bool,
+    pub(crate) connections: usize,
+    pub(crate) timeout: Duration,
+    pub(crate) tls: TlsMode,
+    pub(crate) root_cert: Option<PathBuf>,
+    pub(crate) client_cert: Option<(PathBuf, PathBuf)>,
+}
+
+impl PostgresConfig {
+    /// Reads a URL: `postgres://user:password@host:port,host2:port2/database?option=value`.
+    ///
+    /// Options of ours: `schema` (`holdtight`), `table` (`locks`), `layout` (`native`, `syncguard`), `fence_table`
+    /// (syncguard only), `listen` (`on`, `off`), `pooler` (`none`, `transaction`), `connections` (4), `timeout` (seconds per step, 5), `sslmode`,
+    /// `sslrootcert`, `sslcert`, `sslkey`. Others, such as `application_name` or `keepalives_idle`, go to the driver.
+    ///
+    /// Without `sslmode`, hosts other than this machine must show a valid certificate (`verify-full`).
+    ///
+    /// # Errors
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig), naming the option. The URL is not repeated.
+    pub fn from_url(url: &str) -> Result<Self, LockError> {
+        let (address, query) = url.split_once('?').unwrap_or((url, ""));
+        if !address.starts_with("postgres://") && !address.starts_with("postgresql://") {
+            return Err(LockError::invalid_config(
+                "a PostgreSQL URL begins with postgres:// or postgresql://",
+            ));
+        }
+        let mut ours = Options::default();
+        let mut rest = Vec::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if !ours.take(name, &decode(value)?)? {
+                rest.push(pair);
+            }
+        }
+        let address = if rest.is_empty() {
+            address.to_owned()
+        } else {
+            format!("{address}?{}", rest.join("&"))
+        };
+        let base: tokio_postgres::Config = address.parse().map_err(|error: tokio_postgres::Error| {
+            // The driver names the option, never a value.
+            let cause = std::error::Error::source(&error).map_or_else(String::new, |source| format!(": {source}"));
+            LockError::invalid_config(format!(
+                "the PostgreSQL URL cannot be read{cause}; it looks like postgres://user:password@host:5432/database"
+            ))
+        })?;
+        ours.finish(base)
+    }
+
+    /// How the connection is protected.
+    pub fn tls_mode(&self) -> TlsMode {
+        self.tls
+    }
+
+    /// Which layout is used.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// `"schema"."table` + `suffix` + `"`, safe to put into a statement: names were checked when they were read.
+    pub(crate) fn name(&self, suffix: &str) -> String {
+        format!("\"{}\".\"{}{suffix}\"", self.schema, self.table)
+    }
+
+    /// Whether all hosts are this machine.
+    pub(crate) fn is_local(&self) -> bool {
+        default_tls(&self.base) == TlsMode::Disable
+    }
+
+    /// The table of fence counters of the syncguard layout.
+    pub(crate) fn fences(&self) -> String {
+        format!("\"{}\".\"{}\"", self.schema, self.fence_table)
+    }
+
+    /// The database as people may see it: hosts, no user, no password.
+    pub(crate) fn shown(&self) -> String {
+        let hosts: Vec<String> = self.base.get_hosts().iter().map(shown_host).collect();
+        let database = self.base.get_dbname().unwrap_or("(default database)");
+        format!("{}/{database}", hosts.join(","))
+    }
+}
+
+pub(crate) fn shown_host(host: &Host) -> String {
+    match host {
+        Host::Tcp(name) => name.clone(),
+        #[cfg(unix)]
+        Host::Unix(path) => path.display().to_string(),
+    }
+}
+
+/// Our own options on their way from the URL.
+#[derive(Default)]
+struct Options {
+    schema: Option<String>,
+    table: Option<String>,
+    fence_table: Option<String>,
+    layout: Layout,
+    listen: Option<bool>,
+    pooled: bool,
+    connections: Option<usize>,
+    timeout: Option<Duration>,
+    tls: Option<TlsMode>,
+    root_cert: Option<PathBuf>,
+    client_cert: Option<PathBuf>,
+    client_key: Option<PathBuf>,
+}
+
+impl Options {
+    /// Takes one option; `false` if it is not one of ours.
+    fn take(&mut self, name: &str, value: &str) -> Result<bool, LockError> {
+        match name {
+            "schema" => self.schema = Some(identifier(name, value)?),
+            "table" => self.table = Some(identifier(name, value)?),
+            "fence_table" => self.fence_table = Some(identifier(name, value)?),
+            "layout" => {
+                self.layout = match value {
+                    "native" => Layout::Native,
+                    "syncguard" => Layout::Syncguard,
+                    _ => return Err(choices(name, "native or syncguard")),
+                }
+            }
+            "listen" => {
+                self.listen = Some(match value {
+                    "on" | "true" | "1" => true,
+                    "off" | "false" | "0" => false,
+                    _ => return Err(choices(name, "on or off")),
+                });
+            }
+            "pooler" => {
+                self.pooled = match value {
+                    "none" | "session" => false,
+                    "transaction" => true,
+                    _ => return Err(choices(name, "none, session or transaction")),
+                }
+            }
+            "connections" => {
+                let number = value.parse().ok().filter(|n| (1..=64).contains(n));
+                self.connections =
+                    Some(number.ok_or_else(|| choices(name, "a number from 1 to 64"))?);
+            }
+            "timeout" => {
+                let seconds = value.parse::<f64>().ok().filter(|s| (0.05..=300.0).contains(s));
+                let seconds = seconds.ok_or_else(|| choices(name, "seconds from 0.05 to 300"))?;
+                self.timeout = Some(Duration::from_secs_f64(seconds));
+            }
+            "sslmode" => {
+                self.tls = Some(match value {
+                    "disable" => TlsMode::Disable,
+                    "prefer" => TlsMode::Prefer,
+                    "require" => TlsMode::Require,
+                    "verify-ca" => TlsMode::VerifyCa,
+                    "verify-full" => TlsMode::VerifyFull,
+                    _ => {
+                        return Err(choices(
+                            name,
+                            "disable, prefer, require, verify-ca or verify-full",
+                        ));
+                    }
+                });
+            }
+            "sslrootcert" => self.root_cert = Some(value.into()),
+            "sslcert" => self.client_cert = Some(value.into()),
+            "sslkey" => self.client_key = Some(value.into()),
+            "target_session_attrs" if value == "read-write" => {}
+            "target_session_attrs" => {
+                return Err(choices(
+                    name,
+                    "read-write, which is also the default: locks need the primary",
+                ));
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn finish(self, mut base: tokio_postgres::Config) -> Result<PostgresConfig, LockError> {
+        if base.get_hosts().is_empty() {
+            return Err(LockError::invalid_config("the PostgreSQL URL names no host"));
+        }
+        if base.get_application_name().is_none() {
+            base.application_name("holdtight");
+        }
+        if base.get_tcp_user_timeout().is_none() {
+            // A silent network would otherwise keep a dead connection for a quarter of an hour.
+            base.tcp_user_timeout(Duration::from_secs(10));
+        }
+        let syncguard = self.layout == Layout::Syncguard;
+        let named = |name: Option<String>, native: &str, theirs: &str| {
+            name.unwrap_or_else(|| if syncguard { theirs } else { native }.to_owned())
+        };
+        let client_cert = match (self.client_cert, self.client_key) {
+            (None, None) => None,
+            (Some(cert), Some(key)) => Some((cert, key)),
+            _ => return Err(LockError::invalid_config("sslcert and sslkey belong together")),
+        };
+        let table = named(self.table, "locks", "syncguard_locks");
+        let fence_table = named(self.fence_table, "", "syncguard_fence_counters");
+        if syncguard && table == fence_table {
+            return Err(LockError::invalid_config("table and fence_table must differ"));
+        }
+        Ok(PostgresConfig {
+            tls: self.tls.unwrap_or_else(|| default_tls(&base)),
+            schema: named(self.schema, "holdtight", "public"),
+            table,
+            fence_table,
+            layout: self.layout,
+            listen: self.listen.unwrap_or(!self.pooled) && !syncguard,
+            pooled: self.pooled,
+            connections: self.connections.unwrap_or(4),
+            timeout: self.timeout.unwrap_or(Duration::from_secs(5)),
+            root_cert: self.root_cert,
+            client_cert,
+            base,
+        })
+    }
+}
+
+/// Only traffic that never leaves the machine may be plain without being asked for.
+fn default_tls(base: &tokio_postgres::Config) -> TlsMode {
+    let local = |host: &Host| match host {
+        Host::Tcp(name) => {
+            name == "localhost"
+                || name.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
+        }
+        #[cfg(unix)]
+        Host::Unix(_) => true,
+    };
+    if base.get_hosts().iter().all(local) { TlsMode::Disable } else { TlsMode::VerifyFull }
+}
+
+/// A name for SQL: so plain that it means the same quoted and unquoted, with room for our suffixes in 63 bytes.
+fn identifier(option: &str, name: &str) -> Result<String, LockError> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+    let valid = name.len() <= 40
+        && name.bytes().next().is_some_and(plain)
+        && name.bytes().all(|byte| plain(byte) || byte.is_ascii_digit());
+    if valid {
+        return Ok(name.to_owned());
+    }
+    Err(LockError::invalid_config(format!(
+        "{option} in the PostgreSQL URL must be 1 to 40 of a-z, 0-9 and _, and not begin with a digit"
+    )))
+}
+
+fn choices(option: &str, allowed: &str) -> LockError {
+    LockError::invalid_config(format!("{option} in the PostgreSQL URL must be {allowed}"))
+}
+
+/// Undoes percent-encoding of one value.
+fn decode(value: &str) -> Result<String, LockError> {
+    let mut bytes = Vec::with_capacity(value.len());
+    let mut rest = value.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16));
+        let code = digit(rest.next()).zip(digit(rest.next())).map(|(high, low)| high * 16 + low);
+        bytes.push(code.and_then(|code| u8::try_from(code).ok()).ok_or_else(bad_percent)?);
+    }
+    String::from_utf8(bytes).map_err(|_| bad_percent())
+}
+
+fn bad_percent() -> LockError {
+    LockError::invalid_config("an option in the PostgreSQL URL is not well percent-encoded")
+}
+
+impl fmt::Debug for PostgresConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresConfig")
+            .field("database", &self.shown())
+            .field("schema", &self.schema)
+            .field("table", &self.table)
+            .field("layout", &self.layout)
+            .field("listen", &self.listen)
+            .field("connections", &self.connections)
+            .field("timeout", &self.timeout)
+            .field("tls", &self.tls)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use holdtight_core::ErrorKind;
+
+    use super::*;
+
+    fn refusal(url: &str) -> String {
+        let error = PostgresConfig::from_url(url).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
+        error.to_string()
+    }
+
+    #[test]
+    fn names_that_could_leave_their_quotes_or_their_length_are_refused() {
+        for bad in ["a%22b", "A", "1a", "", "a.b", "a;drop", "a%00", "%C3%A9", &"x".repeat(41)] {
+            let text = refusal(&format!("postgres://h/d?table={bad}"));
+            assert!(text.contains("table"), "{text}");
+            refusal(&format!("postgres://h/d?schema={bad}"));
+        }
+        let config = PostgresConfig::from_url("postgres://h/d?schema=a_1&table=_b").unwrap();
+        assert_eq!(config.name("_acquire"), "\"a_1\".\"_b_acquire\"");
+    }
+
+    #[test]
+    fn hosts_that_are_not_this_machine_must_show_a_certificate_unless_the_url_says_otherwise() {
+        let mode = |url: &str| PostgresConfig::from_url(url).unwrap().tls;
+        assert_eq!(mode("postgres://localhost/d"), TlsMode::Disable);
+        assert_eq!(mode("postgres://127.0.0.1:5433/d"), TlsMode::Disable);
+        assert_eq!(mode("postgres://%2Frun%2Fpg/d"), TlsMode::Disable);
+        assert_eq!(mode("postgres://127.0.0.1,db.example/d"), TlsMode::VerifyFull);
+        assert_eq!(mode("postgres://db.example/d"), TlsMode::VerifyFull);
+        assert_eq!(mode("postgres://db.example/d?sslmode=require"), TlsMode::Require);
+        assert!(refusal("postgres://h/d?sslmode=maybe").contains("verify-full"));
+        assert!(refusal("postgres://h/d?sslcert=x").contains("sslkey"));
+    }
+
+    #[test]
+    fn passwords_do_not_show_in_debug_or_errors() {
+        let url = "postgres://ann:s3cret@h/d?table=locks";
+        let config = PostgresConfig::from_url(url).unwrap();
+        assert!(!format!("{config:?} {}", config.shown()).contains("s3cret"));
+        let text = refusal("postgres://ann:s3cret@h/d?nonsense=s3cret");
+        assert!(text.contains("nonsense") && !text.contains("s3cret"), "{text}");
+        assert!(!refusal("postgres://ann:s3cret@h:port/d").contains("s3cret"));
+    }
+
+    #[test]
+    fn options_of_the_driver_pass_and_ours_are_bounded() {
+        let config = PostgresConfig::from_url(
+            "postgres://h,h2:5433/d?application_name=a%20b&timeout=0.5&connections=2&listen=off",
+        )
+        .unwrap();
+        assert_eq!(config.base.get_application_name(), Some("a b"));
+        assert_eq!((config.timeout, config.connections), (Duration::from_millis(500), 2));
+        assert!(!config.listen);
+        assert_eq!(config.base.get_hosts().len(), 2);
+        for bad in [
+            "timeout=0",
+            "timeout=NaN",
+            "connections=0",
+            "connections=x",
+            "listen=maybe",
+            "layout=other",
+        ] {
+            refusal(&format!("postgres://h/d?{bad}"));
+        }
+        assert!(refusal("postgres://h/d?target_session_attrs=any").contains("primary"));
+        refusal("redis://h");
+        refusal("postgres:///d");
+    }
+}

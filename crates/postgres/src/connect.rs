@@ -1,0 +1,239 @@
+//! One connection to the primary: which host, TLS, the check that our schema is there, and the driver task.
+//!
+//! Keeping connections and opening new ones is left to `lanes` and `listen`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use holdtight_core::{ErrorKind, LockError};
+use tokio::sync::mpsc;
+use tokio_postgres::config::Host;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
+use tokio_postgres::{AsyncMessage, Client};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::config::{Layout, PostgresConfig, shown_host};
+use crate::error::{Phase, from_driver, malformed};
+use crate::schema::VERSION;
+use crate::tls;
+
+/// How long one host may take to answer when more than the step's own timeout would allow.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Opens connections to the one host that takes writes.
+pub(crate) struct Connector {
+    pub(crate) config: PostgresConfig,
+    tls: MakeRustlsConnect,
+    hello: String,
+}
+
+/// An open connection. Requests on it are pipelined; when the last one is done and nobody has it, it closes.
+pub(crate) struct Link {
+    pub(crate) client: Client,
+    doubts: Arc<AtomicU64>,
+}
+
+/// What arrives without being asked for: the payload of a notification.
+pub(crate) type News = mpsc::UnboundedReceiver<String>;
+
+impl Connector {
+    pub(crate) fn new(config: PostgresConfig) -> Result<Self, LockError> {
+        let tls = tls::connector(&config)?;
+        let version = match config.layout {
+            Layout::Native => format!("{}()", config.name("_version")),
+            // Their tables carry no version; that they can be read is all there is to ask.
+            Layout::Syncguard => format!(
+                "{VERSION} + (SELECT pg_catalog.count(*) FROM (SELECT FROM {} LIMIT 0) a, (SELECT FROM {} LIMIT 0) b)::int",
+                config.name(""),
+                config.fences(),
+            ),
+        };
+        let hello = format!(
+            "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only'), \
+             {version}, $1::bigint"
+        );
+        Ok(Self { config, tls, hello })
+    }
+
+    /// Opens a connection for steps: tries the hosts in order and takes the first that is a primary with our schema.
+    pub(crate) async fn connect(&self) -> Result<Link, LockError> {
+        Ok(self.open(Some(&self.hello)).await?.0)
+    }
+
+    /// Opens a connection without asking for our schema: it need not exist yet.
+    pub(crate) async fn connect_bare(&self) -> Result<Link, LockError> {
+        Ok(self.open(None).await?.0)
+    }
+
+    /// Opens a connection and hands out its notifications.
+    pub(crate) async fn connect_listening(&self) -> Result<(Link, News), LockError> {
+        self.open(Some(&self.hello)).await
+    }
+
+    async fn open(&self, hello: Option<&str>) -> Result<(Link, News), LockError> {
+        let mut refusals: Vec<(String, LockError)> = Vec::new();
+        for (place, host) in self.config.base.get_hosts().iter().enumerate() {
+            let attempt = self.open_host(place, host, hello);
+            match tokio::time::timeout(CONNECT_TIMEOUT, attempt).await {
+                Ok(Ok(found)) => return Ok(found),
+                Ok(Err(error)) => refusals.push((shown_host(host), error)),
+                Err(_) => refusals.push((
+                    shown_host(host),
+                    LockError::unavailable(format!("no answer within {CONNECT_TIMEOUT:?}")),
+                )),
+            }
+        }
+        Err(combine(refusals))
+    }
+
+    async fn open_host(
+        &self,
+        place: usize,
+        host: &Host,
+        hello: Option<&str>,
+    ) -> Result<(Link, News), LockError> {
+        let (client, mut connection) = self
+            .single_host(place, host)
+            .connect(self.tls.clone())
+            .await
+            .map_err(|error| from_driver(&error, Phase::Connect))?;
+        let doubts = Arc::new(AtomicU64::new(0));
+        let (news, heard) = mpsc::unbounded_channel();
+        let seen = Arc::clone(&doubts);
+        tokio::spawn(async move {
+            let messages = std::future::poll_fn(|cx| {
+                loop {
+                    match std::task::ready!(connection.poll_message(cx)) {
+                        // A warning comes before the end of the request that caused it, and is counted before that
+                        // request's answer is handed out: see `Link::doubts`.
+                        Some(Ok(AsyncMessage::Notice(notice))) => {
+                            if *notice.code() == SqlState::WARNING {
+                                seen.fetch_add(1, Ordering::SeqCst);
+                            }
+                        }
+                        Some(Ok(AsyncMessage::Notification(note))) => {
+                            let _ = news.send(note.payload().to_owned());
+                        }
+                        Some(Ok(_)) => {}
+                        Some(Err(error)) => {
+                            tracing::debug!(error = %from_driver(&error, Phase::Connect), "a PostgreSQL connection ended");
+                            return Poll::Ready(());
+                        }
+                        None => return Poll::Ready(()),
+                    }
+                }
+            });
+            messages.await;
+        });
+        let link = Link { client, doubts };
+        if let Some(hello) = hello {
+            check_hello(&link, hello).await?;
+        }
+        Ok((link, heard))
+    }
+
+    /// The configuration for one of several hosts: trying them is our own affair, because the driver's idea of
+    /// a primary says nothing about our schema and its errors do not name the host.
+    fn single_host(&self, place: usize, host: &Host) -> tokio_postgres::Config {
+        let base = &self.config.base;
+        let mut one = tokio_postgres::Config::new();
+        match host {
+            Host::Tcp(name) => one.host(name),
+            #[cfg(unix)]
+            Host::Unix(path) => one.host_path(path),
+        };
+        if let Some(address) = base.get_hostaddrs().get(place) {
+            one.hostaddr(*address);
+        }
+        let ports = base.get_ports();
+        one.port(ports.get(place).or(ports.first()).copied().unwrap_or(5432));
+        base.get_user().map(|user| one.user(user));
+        base.get_password().map(|password| one.password(password));
+        base.get_dbname().map(|name| one.dbname(name));
+        base.get_options().map(|options| one.options(options));
+        base.get_application_name().map(|name| one.application_name(name));
+        base.get_tcp_user_timeout().map(|timeout| one.tcp_user_timeout(*timeout));
+        base.get_keepalives_interval().map(|interval| one.keepalives_interval(interval));
+        base.get_keepalives_retries().map(|retries| one.keepalives_retries(retries));
+        one.connect_timeout(base.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT))
+            .keepalives(base.get_keepalives())
+            .keepalives_idle(base.get_keepalives_idle())
+            .channel_binding(base.get_channel_binding())
+            .ssl_negotiation(base.get_ssl_negotiation())
+            .ssl_mode(tls::driver_mode(self.config.tls));
+        one
+    }
+}
+
+/// Refuses standbys, and databases without our schema or with another version of it.
+async fn check_hello(link: &Link, hello: &str) -> Result<(), LockError> {
+    let echo = fastrand::i64(..);
+    let row = link
+        .client
+        .query_typed(hello, &[(&echo, Type::INT8)])
+        .await
+        .map_err(|error| from_driver(&error, Phase::Read))?
+        .pop()
+        .ok_or_else(|| malformed("nothing to our greeting"))?;
+    if row.try_get::<_, i64>(row.len().saturating_sub(1)).ok() != Some(echo) {
+        // A pooler that lost count: another connection will do.
+        return Err(LockError::unavailable(
+            "the answer to another request came on a new connection",
+        ));
+    }
+    let answer: Result<(bool, &str, i32), tokio_postgres::Error> =
+        (|| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)))();
+    let (standby, read_only, version) =
+        answer.map_err(|_| malformed("something else to our greeting"))?;
+    if standby || read_only != "off" {
+        return Err(LockError::unavailable(
+            "this server is a standby or read-only; locks need the primary: list all hosts in the URL",
+        ));
+    }
+    if version != VERSION {
+        return Err(LockError::invalid_config(format!(
+            "the lock tables have version {version}, this program needs {VERSION}: run `holdtight migrate` with it, or upgrade it"
+        )));
+    }
+    Ok(())
+}
+
+/// One error for all hosts. What a person must fix is shown first; otherwise any host may be back soon.
+fn combine(mut refusals: Vec<(String, LockError)>) -> LockError {
+    if refusals.len() == 1
+        && let Some((_, only)) = refusals.pop()
+    {
+        return only;
+    }
+    let gravest = refusals.iter().find(|(_, error)| !error.kind().is_transient());
+    let kind = gravest.map_or(ErrorKind::Unavailable, |(_, error)| error.kind());
+    let told: Vec<String> =
+        refusals.iter().map(|(host, error)| format!("{host}: {error}")).collect();
+    LockError::new(kind, format!("no host of the URL will do: {}", told.join("; ")))
+}
+
+impl Link {
+    /// How often the server said that it gave up waiting for a standby ("canceling wait for synchronous
+    /// replication"). A write during which this grows was committed here, and perhaps nowhere else.
+    pub(crate) fn doubts(&self) -> u64 {
+        self.doubts.load(Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_refusals_the_one_that_a_person_must_fix_decides() {
+        let down = || ("a".to_owned(), LockError::unavailable("refused"));
+        let denied = ("b".to_owned(), LockError::auth_failed("password"));
+        assert_eq!(combine(vec![down(), denied]).kind(), ErrorKind::AuthFailed);
+        let all_down = combine(vec![down(), down()]);
+        assert_eq!(all_down.kind(), ErrorKind::Unavailable);
+        assert!(all_down.to_string().contains("a: "), "{all_down}");
+    }
+}

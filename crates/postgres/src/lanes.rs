@@ -1,0 +1,362 @@
+//! A few shared connections, each pipelined, chosen by key: two steps on one key leave in order.
+//!
+//! There is no pool: nobody owns a connection while waiting for an answer. A broken lane is opened again by whoever
+//! needs it next, one at a time, with jittered pauses after failures.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use holdtight_core::{Key, LockError};
+use tokio::sync::MutexGuard;
+use tokio::time::Instant;
+use tokio_postgres::types::{FromSql, ToSql, Type};
+use tokio_postgres::{Row, SimpleQueryMessage, SimpleQueryRow};
+
+use crate::connect::{Connector, Link};
+use crate::error::{Phase, from_driver, malformed};
+
+/// A parameter and its type: given with each statement, so that nothing need be prepared and one round trip does.
+pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// A call of a function whose every answer, even an empty one, carries the number of the request in its last column.
+///
+/// A pooler that loses count hands the answer of one request to another. A grant must not be taken for ours because
+/// it came on our connection.
+pub(crate) fn echoed(function: &str, arguments: usize) -> String {
+    let places: Vec<String> = (1..=arguments).map(|place| format!("${place}")).collect();
+    format!(
+        "SELECT r.*, e.echo FROM (SELECT ${}::bigint) AS e(echo) LEFT JOIN {function}({}) AS r ON true",
+        arguments + 1,
+        places.join(", "),
+    )
+}
+
+/// What is sent in one round trip, with the number that must come back.
+enum Request<'a> {
+    Statement(&'a str, &'a [Param<'a>], i64),
+    Batch(&'a str, i64),
+}
+
+/// What came back.
+enum Answer {
+    Rows(Vec<Row>),
+    Text(Vec<SimpleQueryRow>),
+}
+
+impl Request<'_> {
+    /// `None` if the answer belongs to another request.
+    async fn send(&self, link: &Link) -> Result<Option<Answer>, tokio_postgres::Error> {
+        match self {
+            Self::Statement(sql, params, echo) => {
+                let mut rows = link.client.query_typed(sql, params).await?;
+                let ours = |row: &Row| {
+                    let last = row.len().saturating_sub(1);
+                    row.try_get::<_, i64>(last).is_ok_and(|number| number == *echo)
+                };
+                if rows.is_empty() || !rows.iter().all(ours) {
+                    return Ok(None);
+                }
+                rows.retain(|row| !is_null(row));
+                Ok(Some(Answer::Rows(rows)))
+            }
+            Self::Batch(sql, echo) => {
+                let (mut rows, mut last) = (Vec::new(), Vec::new());
+                for message in link.client.simple_query(sql).await? {
+                    match message {
+                        SimpleQueryMessage::RowDescription(_) => rows = std::mem::take(&mut last),
+                        SimpleQueryMessage::Row(row) => last.push(row),
+                        _ => {}
+                    }
+                }
+                let number = last.first().and_then(|row| row.try_get(0).ok().flatten());
+                let ours = number.is_some_and(|number| number.parse() == Ok(*echo));
+                Ok(ours.then_some(Answer::Text(rows)))
+            }
+        }
+    }
+}
+
+/// The row that stands for no answer at all: nothing in it but the echo.
+fn is_null(row: &Row) -> bool {
+    struct Null(bool);
+    impl<'a> FromSql<'a> for Null {
+        fn from_sql(
+            _: &Type,
+            _: &'a [u8],
+        ) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+            Ok(Self(false))
+        }
+        fn from_sql_null(_: &Type) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+            Ok(Self(true))
+        }
+        fn accepts(_: &Type) -> bool {
+            true
+        }
+    }
+    row.len() > 1 && row.try_get::<_, Null>(0).is_ok_and(|null| null.0)
+}
+
+/// The longest pause between two attempts to connect.
+const MAX_PAUSE: Duration = Duration::from_secs(2);
+
+/// All connections for steps.
+pub(crate) struct Lanes {
+    connector: Arc<Connector>,
+    all: Vec<Lane>,
+    timeout: Duration,
+    /// Whether a connection may carry several requests at once.
+    pipelined: bool,
+}
+
+#[derive(Default)]
+struct Lane {
+    current: Mutex<Option<Arc<Link>>>,
+    /// Held while connecting, so that a lost server is not stormed.
+    opening: tokio::sync::Mutex<Outage>,
+    /// Held during a request where only one may be on its way.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// The only request on a connection. Dropped before its answer came, it takes the connection out of use: the next
+/// request must not stand behind it.
+struct Alone<'a> {
+    lane: &'a Lane,
+    link: &'a Arc<Link>,
+    finished: bool,
+    #[expect(dead_code, reason = "held, not read")]
+    turn: MutexGuard<'a, ()>,
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            self.lane.give_up(self.link);
+        }
+    }
+}
+
+/// What is remembered about a lane that could not be opened.
+#[derive(Default)]
+struct Outage {
+    failures: u32,
+    /// The last attempt: when it began, what came of it, and when the next one may be made.
+    last: Option<(Instant, LockError, Instant)>,
+}
+
+impl Lanes {
+    pub(crate) fn new(connector: Arc<Connector>) -> Self {
+        let all = (0..connector.config.connections).map(|_| Lane::default()).collect();
+        let (timeout, pipelined) = (connector.config.timeout, !connector.config.pooled);
+        Self { connector, all, timeout, pipelined }
+    }
+
+    /// Opens the first connection, so that a wrong URL is noticed at once.
+    pub(crate) async fn warm_up(&self) -> Result<(), LockError> {
+        self.all[0].link(&self.connector).await.map(drop)
+    }
+
+    /// One statement, one round trip, bounded in time.
+    ///
+    /// A connection that does not answer is given up for new steps; those already on it may still get their answers.
+    /// The statement must be one of [`echoed`]: the answer is taken only if it carries the number of this request.
+    pub(crate) async fn step(
+        &self,
+        key: &str,
+        phase: Phase,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, LockError> {
+        let echo = fastrand::i64(..);
+        let mut params = params.to_vec();
+        params.push((&echo, Type::INT8));
+        let request = Request::Statement(sql, &params, echo);
+        match self.bounded(key, phase, &request).await? {
+            Answer::Rows(rows) => Ok(rows),
+            Answer::Text(_) => Err(malformed("another kind of message")),
+        }
+    }
+
+    /// Several statements without parameters as one transaction and one round trip: the rows of the last one.
+    pub(crate) async fn batch(
+        &self,
+        key: &str,
+        phase: Phase,
+        sql: &str,
+    ) -> Result<Vec<SimpleQueryRow>, LockError> {
+        let echo = fastrand::i64(..);
+        let sql = format!("{sql}; SELECT {echo}");
+        match self.bounded(key, phase, &Request::Batch(&sql, echo)).await? {
+            Answer::Text(rows) => Ok(rows),
+            Answer::Rows(_) => Err(malformed("another kind of message")),
+        }
+    }
+
+    async fn bounded(
+        &self,
+        key: &str,
+        phase: Phase,
+        request: &Request<'_>,
+    ) -> Result<Answer, LockError> {
+        let lane = &self.all[lane_of(key, self.all.len())];
+        let deadline = Instant::now() + self.timeout;
+        let mut again = phase == Phase::Read;
+        loop {
+            // Nothing has left yet: a timeout here is a plain "no".
+            let (turn, link) =
+                tokio::time::timeout_at(deadline, lane.ready(self)).await.map_err(|_| {
+                    let within = self.timeout;
+                    LockError::unavailable(format!(
+                        "no connection to PostgreSQL was free within {within:?}"
+                    ))
+                })??;
+            let alone = turn.map(|turn| Alone { lane, link: &link, finished: false, turn });
+            let doubts = link.doubts();
+            let answer = tokio::time::timeout_at(deadline, request.send(&link)).await;
+            if let Some(mut alone) = alone {
+                alone.finished = answer.is_ok();
+            }
+            match answer {
+                Err(_) => {
+                    lane.give_up(&link);
+                    let message = format!("PostgreSQL did not answer within {:?}", self.timeout);
+                    return Err(LockError::new(phase.lost_answer(), message));
+                }
+                Ok(Err(error)) => {
+                    let lost = link.client.is_closed() || error.as_db_error().is_none();
+                    if lost || error.as_db_error().is_some_and(ends_the_role) {
+                        lane.give_up(&link);
+                    }
+                    // What only reads may be asked again, once: the connection may have been dead before.
+                    if lost && again {
+                        again = false;
+                        continue;
+                    }
+                    return Err(from_driver(&error, phase));
+                }
+                Ok(Ok(None)) => {
+                    lane.give_up(&link);
+                    return Err(LockError::new(
+                        phase.lost_answer(),
+                        "the answer to another request came instead of ours; if a pooler stands in between, say \
+                         pooler=transaction in the URL",
+                    ));
+                }
+                Ok(Ok(_)) if phase == Phase::Write && link.doubts() != doubts => {
+                    return Err(LockError::ambiguous(
+                        "the wait for a synchronous standby was cancelled: the step is done on the primary, and \
+                         perhaps only there",
+                    ));
+                }
+                Ok(Ok(Some(answer))) => return Ok(answer),
+            }
+        }
+    }
+}
+
+/// A server that turned read-only is no primary any more: look for the new one.
+fn ends_the_role(told: &tokio_postgres::error::DbError) -> bool {
+    *told.code() == tokio_postgres::error::SqlState::READ_ONLY_SQL_TRANSACTION
+}
+
+impl Lane {
+    fn current(&self) -> Option<Arc<Link>> {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.as_ref().filter(|link| !link.client.is_closed()).map(Arc::clone)
+    }
+
+    /// The open connection, or a new one. Whoever comes while the server is away waits for one attempt that began
+    /// after they came, made by themselves or by another, and no longer.
+    async fn link(&self, connector: &Connector) -> Result<Arc<Link>, LockError> {
+        if let Some(link) = self.current() {
+            return Ok(link);
+        }
+        let came = Instant::now();
+        let mut outage = self.opening.lock().await;
+        if let Some(link) = self.current() {
+            return Ok(link);
+        }
+        if let Some((began, error, next)) = &outage.last {
+            if *began >= came {
+                return Err(error.duplicate());
+            }
+            tokio::time::sleep_until(*next).await;
+        }
+        let began = Instant::now();
+        match connector.connect().await {
+            Ok(link) => {
+                let link = Arc::new(link);
+                *self.current.lock().unwrap_or_else(PoisonError::into_inner) =
+                    Some(Arc::clone(&link));
+                *outage = Outage::default();
+                Ok(link)
+            }
+            Err(error) => {
+                let next = Instant::now() + pause(outage.failures);
+                outage.failures += 1;
+                outage.last = Some((began, error.duplicate(), next));
+                Err(error)
+            }
+        }
+    }
+
+    /// A connection, and the right to be alone on it where that is needed.
+    async fn ready(
+        &self,
+        lanes: &Lanes,
+    ) -> Result<(Option<MutexGuard<'_, ()>>, Arc<Link>), LockError> {
+        let turn = if lanes.pipelined { None } else { Some(self.turn.lock().await) };
+        Ok((turn, self.link(&lanes.connector).await?))
+    }
+
+    fn give_up(&self, link: &Arc<Link>) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.as_ref().is_some_and(|now| Arc::ptr_eq(now, link)) {
+            *current = None;
+        }
+    }
+}
+
+/// Half to all of 25 ms doubled by each failure, so that many processes do not come back together.
+pub(crate) fn pause(failures: u32) -> Duration {
+    let base = Duration::from_millis(25).saturating_mul(1 << failures.min(10)).min(MAX_PAUSE);
+    base.mul_f64(0.5 + 0.5 * fastrand::f64())
+}
+
+fn lane_of(key: &str, lanes: usize) -> usize {
+    usize::try_from(hash(key.as_bytes()) % lanes as u64).unwrap_or(0)
+}
+
+/// FNV-1a: stable, small, and enough to spread keys and name tickets. Decides nothing.
+pub(crate) fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// Adds the key to an error about it.
+pub(crate) fn about(key: &Key) -> impl FnOnce(LockError) -> LockError + '_ {
+    |error| error.with_key(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_bound_and_differ() {
+        for failures in 0..40 {
+            assert!(pause(failures) <= MAX_PAUSE);
+        }
+        assert!(pause(0) < Duration::from_millis(26) && pause(9) >= MAX_PAUSE / 2);
+        assert_ne!(pause(9), pause(9));
+    }
+
+    #[test]
+    fn keys_spread_over_all_lanes() {
+        let mut used = [0; 4];
+        for n in 0..1000 {
+            used[lane_of(&format!("key:{n}"), 4)] += 1;
+        }
+        assert!(used.iter().all(|&n| n > 150), "{used:?}");
+    }
+}

@@ -1,0 +1,174 @@
+//! The one LISTEN connection: opened when somebody first waits, and a hint that it may be worth asking again.
+//!
+//! Each store value listens on a channel of its own, whose name it leaves in the queue of the keys it waits for; a
+//! release notifies the first name in the queue and nobody else. Whether the hints really arrive is tried out, since
+//! a transaction pooler accepts LISTEN and forgets it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use holdtight_core::{Key, LockError, Secret, Subscription};
+use tokio::task::AbortHandle;
+use tokio_postgres::types::Type;
+
+use crate::bells::Bells;
+use crate::connect::{Connector, Link, News};
+use crate::error::{Phase, from_driver};
+use crate::lanes::{Lanes, echoed, hash, pause};
+
+/// How long our own echo may take before we say that notifications do not arrive.
+const ECHO_TIMEOUT: Duration = Duration::from_secs(2);
+
+pub(crate) struct Listener {
+    connector: Arc<Connector>,
+    lanes: Arc<Lanes>,
+    channel: String,
+    bells: Arc<Bells>,
+    /// A release of nothing: wakes the next waiter if the key is free.
+    pass_on: String,
+    /// Listening is off, or was found not to work.
+    deaf: AtomicBool,
+    task: Mutex<Option<AbortHandle>>,
+}
+
+impl Listener {
+    pub(crate) fn new(connector: Arc<Connector>, lanes: Arc<Lanes>) -> Result<Self, LockError> {
+        let mut name = [0; 16];
+        getrandom::fill(&mut name).map_err(|error| {
+            LockError::internal("the operating system gave no random bytes").with_source(error)
+        })?;
+        let name = u128::from_be_bytes(name);
+        let deaf = AtomicBool::new(!connector.config.listen);
+        let pass_on = echoed(&connector.config.name("_release"), 3);
+        Ok(Self {
+            pass_on,
+            connector,
+            lanes,
+            channel: format!("holdtight_{name:032x}"),
+            bells: Arc::default(),
+            deaf,
+            task: Mutex::default(),
+        })
+    }
+
+    /// The name under which to queue; empty if no hint would be heard.
+    pub(crate) fn waiter(&self, secret: &Secret) -> String {
+        if self.deaf.load(Ordering::Relaxed) { String::new() } else { self.name(secret) }
+    }
+
+    /// How the queue of a key names the caller with this secret, if it does.
+    pub(crate) fn name(&self, secret: &Secret) -> String {
+        if !self.connector.config.listen {
+            return String::new();
+        }
+        // The secret itself must not stand where it is not needed; the ticket only tells callers apart.
+        format!("{}/{:016x}", self.channel, hash(secret.expose().as_bytes()))
+    }
+
+    pub(crate) fn subscribe(&self, key: &Key) -> Subscription {
+        self.bells.subscribe(key)
+    }
+
+    /// Somebody waits: make sure that the connection is there. Hints from before it was are made up by one ring for all.
+    pub(crate) fn start(self: &Arc<Self>) {
+        if self.deaf.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        if task.as_ref().is_none_or(AbortHandle::is_finished) {
+            let listener = Arc::downgrade(self);
+            *task = Some(tokio::spawn(keep_listening(listener)).abort_handle());
+        }
+    }
+
+    async fn open(&self) -> Result<(Link, News), LockError> {
+        let (link, news) = self.connector.connect_listening().await?;
+        let listen = format!("LISTEN \"{}\"", self.channel);
+        link.client
+            .execute_typed(&listen, &[])
+            .await
+            .map_err(|error| from_driver(&error, Phase::Connect))?;
+        Ok((link, news))
+    }
+
+    /// Rings for `key`. If its waiter has left meanwhile, the wake-up goes on to the next one in the store's queue.
+    async fn wake(&self, key: &str) {
+        if self.bells.ring(key) {
+            return;
+        }
+        let params = [(&key as _, Type::TEXT), (&"" as _, Type::TEXT), (&"" as _, Type::TEXT)];
+        if let Err(error) = self.lanes.step(key, Phase::Write, &self.pass_on, &params).await {
+            tracing::debug!(%error, "could not pass a wake-up on");
+        }
+    }
+
+    /// Sends ourselves a note by another connection: behind a transaction pooler it does not come back.
+    async fn hears_itself(&self, news: &mut News) -> Result<bool, LockError> {
+        let note = format!("SELECT pg_catalog.pg_notify('{}', ''), $1::bigint", self.channel);
+        self.lanes.step("", Phase::Read, &note, &[]).await?;
+        let echo = async {
+            while let Some(note) = news.recv().await {
+                if note.is_empty() {
+                    return true;
+                }
+                self.wake(&note).await;
+            }
+            false
+        };
+        Ok(tokio::time::timeout(ECHO_TIMEOUT, echo).await.unwrap_or(false))
+    }
+}
+
+/// Listens for as long as the store lives.
+async fn keep_listening(store: Weak<Listener>) {
+    let mut failures = 0;
+    let mut silences = 0;
+    while let Some(listener) = store.upgrade() {
+        let opened = listener.open().await;
+        let (link, mut news) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                tracing::debug!(%error, "cannot listen for wake-ups; waiters ask by the timer");
+                drop(listener);
+                tokio::time::sleep(pause(failures)).await;
+                failures += 1;
+                continue;
+            }
+        };
+        match listener.hears_itself(&mut news).await {
+            Ok(true) => (failures, silences) = (0, 0),
+            // Twice in a row is no accident.
+            Ok(false) if !link.client.is_closed() && silences > 0 => {
+                tracing::warn!(
+                    "PostgreSQL wake-ups do not arrive, probably because of a transaction pooler; waiters ask by the \
+                     timer. Say listen=off in the URL, or give a URL without the pooler"
+                );
+                listener.deaf.store(true, Ordering::Relaxed);
+                return;
+            }
+            Ok(false) => silences += 1,
+            Err(_) => failures += 1,
+        }
+        // Whatever was released while nobody listened is found by asking once.
+        listener.bells.ring_all();
+        drop(listener);
+        while silences == 0
+            && let Some(note) = news.recv().await
+        {
+            let Some(listener) = store.upgrade() else { return };
+            listener.wake(&note).await;
+        }
+        drop(link);
+        tokio::time::sleep(pause(failures)).await;
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let task = self.task.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(task) = task.take() {
+            task.abort();
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! The steps of the native layout: each is one call of one function of the schema, and the reading of its answer.
+//!
+//! What the functions do stands in `sql/schema.sql`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdtight_core::{
+    AcquireRequest, Attempt, Busy, ExtendBy, ExtendRequest, Extension, Fence, Holder, Intent, Key,
+    Lease, LockError, ManyAttempt, Owner, Release, Secret, Transfer, TransferRequest,
+};
+use tokio_postgres::Row;
+use tokio_postgres::types::{FromSql, Type};
+
+use crate::config::PostgresConfig;
+use crate::error::{Phase, malformed};
+use crate::lanes::{Lanes, about, echoed};
+use crate::listen::Listener;
+
+/// The longest holder text that is read; ours has at most about 1.6 KiB.
+const OWNER_BYTES: usize = 4096;
+
+/// The steps of the native layout on their lanes.
+pub(crate) struct Native {
+    lanes: Arc<Lanes>,
+    listener: Arc<Listener>,
+    sql: Sql,
+}
+
+/// The statements, written once.
+struct Sql {
+    acquire: String,
+    acquire_many: String,
+    release: String,
+    force_release: String,
+    extend: String,
+    transfer: String,
+    held: String,
+}
+
+impl Native {
+    pub(crate) fn new(config: &PostgresConfig, lanes: Arc<Lanes>, listener: Arc<Listener>) -> Self {
+        let call = |function: &str, arguments: usize| echoed(&config.name(function), arguments);
+        let sql = Sql {
+            acquire: call("_acquire", 5),
+            acquire_many: call("_acquire_many", 4),
+            release: call("_release", 3),
+            force_release: call("_force_release", 2),
+            extend: call("_extend", 4),
+            transfer: call("_transfer", 5),
+            held: call("_held", 3),
+        };
+        Self { lanes, listener, sql }
+    }
+
+    pub(crate) async fn acquire(&self, request: AcquireRequest) -> Result<Attempt, LockError> {
+        let key = request.key;
+        let waiter = match request.intent {
+            Intent::Queue => self.listener.waiter(&request.secret),
+            _ => String::new(),
+        };
+        let rows = self
+            .lanes
+            .step(
+                key.as_str(),
+                Phase::Write,
+                &self.sql.acquire,
+                &[
+                    (&key.as_str(), Type::TEXT),
+                    (&request.secret.expose(), Type::TEXT),
+                    (&micros(request.ttl), Type::INT8),
+                    (&request.owner.to_text(), Type::TEXT),
+                    (&waiter, Type::TEXT),
+                ],
+            )
+            .await
+            .map_err(about(&key))?;
+        let row = one(rows)?;
+        if get::<bool>(&row, 0)? {
+            return Ok(Attempt::Granted(
+                lease(&row, 1)?.contended(get::<Option<bool>>(&row, 5)?.unwrap_or(false)),
+            ));
+        }
+        if !waiter.is_empty() {
+            self.listener.start();
+        }
+        Ok(Attempt::Busy(Busy::held_by(holder(key, &row, 1)?)))
+    }
+
+    pub(crate) async fn acquire_many(
+        &self,
+        requests: Vec<AcquireRequest>,
+    ) -> Result<ManyAttempt, LockError> {
+        let Some(first) = requests.first() else { return Ok(ManyAttempt::Granted(Vec::new())) };
+        let keys: Vec<&str> = requests.iter().map(|request| request.key.as_str()).collect();
+        let secrets: Vec<&str> = requests.iter().map(|request| request.secret.expose()).collect();
+        let ttls: Vec<i64> = requests.iter().map(|request| micros(request.ttl)).collect();
+        let owners: Vec<String> = requests.iter().map(|request| request.owner.to_text()).collect();
+        let rows = self
+            .lanes
+            .step(
+                first.key.as_str(),
+                Phase::Write,
+                &self.sql.acquire_many,
+                &[
+                    (&keys, Type::TEXT_ARRAY),
+                    (&secrets, Type::TEXT_ARRAY),
+                    (&ttls, Type::INT8_ARRAY),
+                    (&owners, Type::TEXT_ARRAY),
+                ],
+            )
+            .await
+            .map_err(about(&first.key))?;
+        if let [row] = rows.as_slice()
+            && !get::<bool>(row, 1)?
+        {
+            let place = place(row, requests.len())?;
+            let key = requests[place].key.clone();
+            return Ok(ManyAttempt::Busy(key.clone(), Busy::held_by(holder(key, row, 2)?)));
+        }
+        if rows.len() != requests.len() {
+            return Err(malformed("another number of grants than was asked for"));
+        }
+        let mut leases = Vec::with_capacity(rows.len());
+        for (at, row) in rows.iter().enumerate() {
+            if place(row, requests.len())? != at || !get::<bool>(row, 1)? {
+                return Err(malformed("grants out of order"));
+            }
+            leases.push(lease(row, 2)?.contended(get(row, 6)?));
+        }
+        Ok(ManyAttempt::Granted(leases))
+    }
+
+    pub(crate) async fn release(&self, key: Key, secret: Secret) -> Result<Release, LockError> {
+        let rows = self
+            .lanes
+            .step(
+                key.as_str(),
+                Phase::Write,
+                &self.sql.release,
+                &[
+                    (&key.as_str(), Type::TEXT),
+                    (&secret.expose(), Type::TEXT),
+                    (&self.listener.name(&secret), Type::TEXT),
+                ],
+            )
+            .await
+            .map_err(about(&key))?;
+        released(rows)
+    }
+
+    pub(crate) async fn force_release(&self, key: Key, fence: Fence) -> Result<Release, LockError> {
+        // A number that no grant of ours can have is nobody's fence.
+        let Ok(number) = i64::try_from(fence.get()) else { return Ok(Release::NotHeld) };
+        let params = [(&key.as_str() as _, Type::TEXT), (&number as _, Type::INT8)];
+        let rows = self
+            .lanes
+            .step(key.as_str(), Phase::Write, &self.sql.force_release, &params)
+            .await
+            .map_err(about(&key))?;
+        released(rows)
+    }
+
+    /// One statement for the whole batch, unless a key stands in it twice: each statement moves a lease once.
+    pub(crate) async fn extend(
+        &self,
+        requests: Vec<ExtendRequest>,
+    ) -> Result<Vec<Result<Extension, LockError>>, LockError> {
+        let mut answers: Vec<Extension> = vec![Extension::NotHeld; requests.len()];
+        let mut open: Vec<usize> = (0..requests.len()).collect();
+        while !open.is_empty() {
+            let mut keys = std::collections::HashSet::new();
+            let (batch, again): (Vec<usize>, Vec<usize>) =
+                open.into_iter().partition(|&at| keys.insert(requests[at].key.as_str()));
+            self.extend_batch(&requests, &batch, &mut answers).await?;
+            open = again;
+        }
+        Ok(answers.into_iter().map(Ok).collect())
+    }
+
+    async fn extend_batch(
+        &self,
+        requests: &[ExtendRequest],
+        batch: &[usize],
+        answers: &mut [Extension],
+    ) -> Result<(), LockError> {
+        let keys: Vec<&str> = batch.iter().map(|&at| requests[at].key.as_str()).collect();
+        let secrets: Vec<&str> = batch.iter().map(|&at| requests[at].secret.expose()).collect();
+        let (at_least, extra): (Vec<i64>, Vec<i64>) = batch
+            .iter()
+            .map(|&at| match requests[at].by {
+                ExtendBy::AtLeast(ttl) => (micros(ttl), 0),
+                ExtendBy::Add(extra) => (0, micros(extra)),
+                _ => (0, 0),
+            })
+            .unzip();
+        let rows = self
+            .lanes
+            .step(
+                keys[0],
+                Phase::Write,
+                &self.sql.extend,
+                &[
+                    (&keys, Type::TEXT_ARRAY),
+                    (&secrets, Type::TEXT_ARRAY),
+                    (&at_least, Type::INT8_ARRAY),
+                    (&extra, Type::INT8_ARRAY),
+                ],
+            )
+            .await?;
+        for row in &rows {
+            let place = place(row, batch.len())?;
+            answers[batch[place]] = Extension::Extended(lease(row, 1)?.contended(get(row, 3)?));
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn transfer(&self, request: TransferRequest) -> Result<Transfer, LockError> {
+        let to = request.to;
+        let rows = self
+            .lanes
+            .step(
+                to.key.as_str(),
+                Phase::Write,
+                &self.sql.transfer,
+                &[
+                    (&to.key.as_str(), Type::TEXT),
+                    (&request.from.expose(), Type::TEXT),
+                    (&to.secret.expose(), Type::TEXT),
+                    (&micros(to.ttl), Type::INT8),
+                    (&to.owner.to_text(), Type::TEXT),
+                ],
+            )
+            .await
+            .map_err(about(&to.key))?;
+        if rows.is_empty() {
+            return Ok(Transfer::NotHeld);
+        }
+        let row = one(rows)?;
+        Ok(Transfer::Transferred(lease(&row, 0)?.contended(get(&row, 2)?)))
+    }
+
+    pub(crate) async fn lookup(&self, key: Key) -> Result<Option<Holder>, LockError> {
+        let rows = self.held(key.as_str(), key.as_str(), 1).await.map_err(about(&key))?;
+        rows.first().map(|row| holder(key, row, 1)).transpose()
+    }
+
+    pub(crate) async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Holder>, LockError> {
+        // No key with this prefix sorts after it: the last character there is, as often as a key has room.
+        let last = format!("{prefix}{}", "\u{10ffff}".repeat(Key::MAX_BYTES / 4 + 1));
+        let rows = self.held(prefix, &last, limit).await?;
+        let mut held = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let key =
+                holdtight_core::Key::with_form(get(row, 0)?, holdtight_core::KeyForm::Verbatim)
+                    .map_err(|_| malformed("a key that is none"))?;
+            if key.as_str().starts_with(prefix) && held.len() < limit {
+                held.push(holder(key, row, 1)?);
+            }
+        }
+        Ok(held)
+    }
+
+    async fn held(&self, from: &str, to: &str, limit: usize) -> Result<Vec<Row>, LockError> {
+        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+        let params = [(&from as _, Type::TEXT), (&to as _, Type::TEXT), (&limit as _, Type::INT4)];
+        self.lanes.step(from, Phase::Read, &self.sql.held, &params).await
+    }
+}
+
+/// A span as the functions take it. Leases are at most a day, so it always fits.
+pub(crate) fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX / 4)
+}
+
+pub(crate) fn get<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, LockError> {
+    row.try_get(column).map_err(|_| malformed("a column of another type"))
+}
+
+pub(crate) fn one(mut rows: Vec<Row>) -> Result<Row, LockError> {
+    match (rows.pop(), rows.is_empty()) {
+        (Some(row), true) => Ok(row),
+        _ => Err(malformed("another number of rows than one")),
+    }
+}
+
+fn released(rows: Vec<Row>) -> Result<Release, LockError> {
+    Ok(if get(&one(rows)?, 0)? { Release::Released } else { Release::NotHeld })
+}
+
+/// The place in the request that a row answers, from the one-based number in its first column.
+fn place(row: &Row, places: usize) -> Result<usize, LockError> {
+    usize::try_from(get::<i32>(row, 0)?)
+        .ok()
+        .and_then(|number| number.checked_sub(1))
+        .filter(|&place| place < places)
+        .ok_or_else(|| malformed("an answer to nothing that was asked"))
+}
+
+/// A span that the server measured; a clock that stepped back makes it zero, never negative.
+pub(crate) fn span(us: i64) -> Duration {
+    Duration::from_micros(u64::try_from(us).unwrap_or(0))
+}
+
+/// A fence and what is left, from two columns.
+pub(crate) fn lease(row: &Row, column: usize) -> Result<Lease, LockError> {
+    Ok(Lease::new(fence(get(row, column)?)?, span(get(row, column + 1)?)))
+}
+
+pub(crate) fn fence(number: i64) -> Result<Fence, LockError> {
+    u64::try_from(number).map(Fence::new).map_err(|_| malformed("a negative fence"))
+}
+
+/// Fence, rest, age and owner, from four columns.
+fn holder(key: Key, row: &Row, column: usize) -> Result<Holder, LockError> {
+    let lease = lease(row, column)?;
+    let owner: &str = get(row, column + 3)?;
+    let owner = if owner.len() <= OWNER_BYTES { Owner::from_text(owner) } else { Owner::unknown() };
+    Ok(Holder::of(key)
+        .fence(lease.fence)
+        .remaining(lease.ttl)
+        .age(span(get(row, column + 2)?))
+        .owner(owner))
+}

@@ -1,0 +1,126 @@
+//! What this server really promises: the settings that decide whether a grant survives, read and judged.
+
+use holdtight_core::{Finding, Guarantees, Level, LockError};
+
+use crate::config::{PostgresConfig, TlsMode};
+use crate::error::Phase;
+use crate::lanes::Lanes;
+use crate::native::{get, one};
+
+const SETTINGS: &str = "SELECT pg_catalog.current_setting('server_version'), \
+     pg_catalog.current_setting('fsync'), pg_catalog.current_setting('full_page_writes'), \
+     pg_catalog.current_setting('synchronous_commit'), pg_catalog.current_setting('synchronous_standby_names'), $1::bigint";
+
+pub(crate) async fn probe(lanes: &Lanes, config: &PostgresConfig) -> Result<Guarantees, LockError> {
+    let row = one(lanes.step("", Phase::Read, SETTINGS, &[]).await?)?;
+    let version: &str = get(&row, 0)?;
+    let settings = Settings {
+        fsync: get::<&str>(&row, 1)? == "on",
+        full_page_writes: get::<&str>(&row, 2)? == "on",
+        synchronous_commit: get(&row, 3)?,
+        standbys: get(&row, 4)?,
+        plain: matches!(config.tls, TlsMode::Disable | TlsMode::Prefer | TlsMode::Require)
+            && !config.is_local(),
+        listen: config.listen,
+    };
+    Ok(Guarantees::new(format!("PostgreSQL {version} at {}", config.shown()), judge(&settings)))
+}
+
+#[expect(clippy::struct_excessive_bools, reason = "independent facts, not states")]
+struct Settings<'a> {
+    fsync: bool,
+    full_page_writes: bool,
+    synchronous_commit: &'a str,
+    standbys: &'a str,
+    plain: bool,
+    listen: bool,
+}
+
+fn judge(settings: &Settings<'_>) -> Vec<Finding> {
+    let mut findings =
+        vec![Finding::new(Level::Good, "role", "the server is a primary and takes writes")];
+    findings.push(if settings.fsync && settings.full_page_writes {
+        Finding::new(
+            Level::Good,
+            "durability",
+            format!(
+                "grants and extensions wait for the disk (synchronous_commit is {} for others, on for locks)",
+                settings.synchronous_commit
+            ),
+        )
+    } else {
+        Finding::new(
+            Level::Unsafe,
+            "durability",
+            "fsync or full_page_writes is off: a crash of the machine can forget locks that are held",
+        )
+        .fix("set fsync = on and full_page_writes = on")
+    });
+    findings.push(if settings.standbys.is_empty() {
+        Finding::new(
+            Level::Warning,
+            "failover",
+            "replication is asynchronous: a standby that is promoted may lack the last grants. Fences still grow if its \
+             clock is right",
+        )
+        .fix("set synchronous_standby_names if you fail over, or check fences where it matters")
+    } else {
+        Finding::new(
+            Level::Good,
+            "failover",
+            "grants wait for a synchronous standby; promote only such a one",
+        )
+    });
+    findings.push(Finding::new(
+        Level::Warning,
+        "clock",
+        "leases end by the server's wall clock: a jump forward ends them early. Fences stay in order",
+    ).fix("let NTP slew the server's clock, not step it"));
+    findings.push(if settings.listen {
+        Finding::new(Level::Good, "wake-ups", "a release wakes the next waiter by NOTIFY")
+    } else {
+        Finding::new(Level::Good, "wake-ups", "off: waiters ask again by the timer")
+    });
+    if settings.plain {
+        findings.push(
+            Finding::new(
+                Level::Warning,
+                "transport",
+                "the server's certificate is not checked: whoever stands in between can answer for it",
+            )
+            .fix("say sslmode=verify-full in the URL"),
+        );
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOUND: Settings<'static> = Settings {
+        fsync: true,
+        full_page_writes: true,
+        synchronous_commit: "off",
+        standbys: "s1",
+        plain: false,
+        listen: true,
+    };
+
+    #[test]
+    fn a_server_that_does_not_wait_for_its_disk_is_unsafe() {
+        let level =
+            |settings: &Settings<'_>| judge(settings).iter().map(|finding| finding.level).max();
+        assert_eq!(level(&Settings { fsync: false, ..SOUND }), Some(Level::Unsafe));
+        assert_eq!(level(&Settings { full_page_writes: false, ..SOUND }), Some(Level::Unsafe));
+        assert_eq!(level(&SOUND), Some(Level::Warning), "only the clock is left to warn about");
+    }
+
+    #[test]
+    fn every_warning_says_what_to_do() {
+        let worst = Settings { fsync: false, standbys: "", plain: true, listen: false, ..SOUND };
+        for finding in judge(&worst) {
+            assert_eq!(finding.level > Level::Good, finding.fix.is_some(), "{}", finding.subject);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The store as the engine sees it: connecting, what it can do, and each call handed to the layout in use.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdtight_core::{
+    AcquireRequest, Attempt, Backend, Capabilities, ExtendRequest, Extension, Fence, Guarantees,
+    Holder, Key, LockError, ManyAttempt, Release, Reply, Secret, Subscription, Transfer,
+    TransferRequest, WakeUps,
+};
+
+use crate::config::{Layout, PostgresConfig};
+use crate::connect::Connector;
+use crate::fencing;
+use crate::lanes::Lanes;
+use crate::listen::Listener;
+use crate::native::Native;
+use crate::probe;
+use crate::sweep::Sweeper;
+use crate::syncguard::Syncguard;
+
+/// Locks in a PostgreSQL database.
+pub struct PostgresStore {
+    config: PostgresConfig,
+    lanes: Arc<Lanes>,
+    listener: Arc<Listener>,
+    steps: Steps,
+    sweeper: Arc<Sweeper>,
+}
+
+/// The layout in use.
+enum Steps {
+    Native(Native),
+    Syncguard(Syncguard),
+}
+
+impl PostgresStore {
+    /// Connects to the primary among the hosts of `url`: see [`PostgresConfig::from_url`].
+    ///
+    /// # Errors
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) for a bad URL, or a database without our schema (run
+    /// [`migrate`](crate::migrate)); [`Unavailable`](holdtight_core::ErrorKind::Unavailable) if no primary answers;
+    /// [`AuthFailed`](holdtight_core::ErrorKind::AuthFailed) if it refuses us.
+    ///
+    /// # Cancel safety
+    /// Nothing is left behind.
+    pub async fn connect(url: &str) -> Result<Self, LockError> {
+        Self::connect_with(PostgresConfig::from_url(url)?).await
+    }
+
+    /// The same with a configuration that was already read.
+    ///
+    /// # Errors
+    /// As [`PostgresStore::connect`].
+    ///
+    /// # Cancel safety
+    /// As [`PostgresStore::connect`].
+    pub async fn connect_with(config: PostgresConfig) -> Result<Self, LockError> {
+        let connector = Arc::new(Connector::new(config.clone())?);
+        let lanes = Arc::new(Lanes::new(Arc::clone(&connector)));
+        lanes.warm_up().await?;
+        let listener = Arc::new(Listener::new(connector, Arc::clone(&lanes))?);
+        let steps = match config.layout {
+            Layout::Native => {
+                Steps::Native(Native::new(&config, Arc::clone(&lanes), Arc::clone(&listener)))
+            }
+            Layout::Syncguard => Steps::Syncguard(Syncguard::new(&config, Arc::clone(&lanes))),
+        };
+        let sweeper = Arc::new(Sweeper::new(&config, Arc::clone(&lanes)));
+        Ok(Self { config, lanes, listener, steps, sweeper })
+    }
+
+    /// Removes the rows of all keys that have been free for at least `idle`, now, and says how many.
+    ///
+    /// The store does this by itself about once a minute, for keys that have been free for five; nobody has to call it.
+    ///
+    /// # Errors
+    /// As any step; what was removed until then stays removed.
+    ///
+    /// # Cancel safety
+    /// The rows are removed in pages, each wholly or not at all.
+    pub async fn sweep(&self, idle: Duration) -> Result<u64, LockError> {
+        self.sweeper.round(idle).await
+    }
+
+    /// A condition for the WHERE clause of your own statement in the same database, in SQL: true only while `fence` is
+    /// the newest grant of `key` and was not released.
+    ///
+    /// The condition also keeps the next grant of the key waiting until your transaction is over. So a write made under
+    /// it cannot land after somebody else was granted the lock, however long your program was paused before it. Keep
+    /// such transactions short: after two seconds an acquire gives up with `Unavailable` and tries again.
+    ///
+    /// No row updated means that the lock was lost.
+    ///
+    /// ```no_run
+    /// # use holdtight_core::{Fence, Key, LockError};
+    /// # fn example(store: &holdtight_postgres::PostgresStore, fence: Fence) -> Result<(), LockError> {
+    /// let held = store.fenced(&Key::new("account:7")?, fence)?;
+    /// let sql = format!("UPDATE accounts SET balance = balance - 10 WHERE id = 7 AND {held}");
+    /// # let _ = sql; Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Unsupported`](holdtight_core::ErrorKind::Unsupported) in the syncguard layout, whose tables have no such function.
+    pub fn fenced(&self, key: &Key, fence: Fence) -> Result<String, LockError> {
+        match self.config.layout {
+            Layout::Native => Ok(fencing::condition(&self.config.name("_fenced"), key, fence)),
+            Layout::Syncguard => Err(LockError::unsupported(
+                "the syncguard layout cannot fence a statement; keep the fence in your own row and compare it",
+            )
+            .with_key(key)),
+        }
+    }
+}
+
+impl Backend for PostgresStore {
+    fn capabilities(&self) -> Capabilities {
+        let name = Capabilities::new("postgres");
+        match self.steps {
+            Steps::Native(_) => name
+                .wake_ups(if self.config.listen { WakeUps::Standing } else { WakeUps::None })
+                .transfer(true)
+                .acquire_many(true)
+                .force_release(true)
+                .max_batch(1000),
+            Steps::Syncguard(_) => Syncguard::capabilities(name),
+        }
+    }
+
+    fn acquire(self: Arc<Self>, request: AcquireRequest) -> Reply<Attempt> {
+        Box::pin(async move {
+            match &self.steps {
+                Steps::Native(steps) => steps.acquire(request).await,
+                Steps::Syncguard(steps) => steps.acquire(request).await,
+            }
+        })
+    }
+
+    fn release(self: Arc<Self>, key: Key, secret: Secret) -> Reply<Release> {
+        Box::pin(async move {
+            let released = match &self.steps {
+                Steps::Native(steps) => steps.release(key, secret).await,
+                Steps::Syncguard(steps) => steps.release(key, secret).await,
+            };
+            self.sweeper.nudge();
+            released
+        })
+    }
+
+    fn extend(
+        self: Arc<Self>,
+        leases: Vec<ExtendRequest>,
+    ) -> Reply<Vec<Result<Extension, LockError>>> {
+        Box::pin(async move {
+            match &self.steps {
+                Steps::Native(steps) => steps.extend(leases).await,
+                Steps::Syncguard(steps) => steps.extend(leases).await,
+            }
+        })
+    }
+
+    fn lookup(self: Arc<Self>, key: Key) -> Reply<Option<Holder>> {
+        Box::pin(async move {
+            match &self.steps {
+                Steps::Native(steps) => steps.lookup(key).await,
+                Steps::Syncguard(steps) => steps.lookup(key).await,
+            }
+        })
+    }
+
+    fn list(self: Arc<Self>, prefix: String, limit: usize) -> Reply<Vec<Holder>> {
+        Box::pin(async move {
+            match &self.steps {
+                Steps::Native(steps) => steps.list(&prefix, limit).await,
+                Steps::Syncguard(steps) => steps.list(&prefix, limit).await,
+            }
+        })
+    }
+
+    fn subscribe(self: Arc<Self>, key: Key) -> Reply<Subscription> {
+        Box::pin(async move { Ok(self.listener.subscribe(&key)) })
+    }
+
+    fn probe(self: Arc<Self>) -> Reply<Guarantees> {
+        Box::pin(async move { probe::probe(&self.lanes, &self.config).await })
+    }
+
+    fn transfer(self: Arc<Self>, request: TransferRequest) -> Reply<Transfer> {
+        Box::pin(async move {
+            match &self.steps {
+                Steps::Native(steps) => steps.transfer(request).await,
+                Steps::Syncguard(_) => {
+                    Err(not_in_syncguard("hand a lock over").with_key(&request.to.key))
+                }
+            }
+        })
+    }
+
+    fn acquire_many(self: Arc<Self>, requests: Vec<AcquireRequest>) -> Reply<ManyAttempt> {
+        Box::pin(async move {
+            match &self.steps {
+                Steps::Native(steps) => steps.acquire_many(requests).await,
+                Steps::Syncguard(_) => Err(not_in_syncguard("take several keys in one step")),
+            }
+        })
+    }
+
+    fn force_release(self: Arc<Self>, key: Key, fence: Fence) -> Reply<Release> {
+        Box::pin(async move {
+            match &self.steps {
+                Steps::Native(steps) => steps.force_release(key, fence).await,
+                Steps::Syncguard(steps) => steps.force_release(key, fence).await,
+            }
+        })
+    }
+}
+
+fn not_in_syncguard(what: &str) -> LockError {
+    LockError::unsupported(format!("the syncguard layout cannot {what}"))
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PostgresStore").field(&self.config).finish()
+    }
+}

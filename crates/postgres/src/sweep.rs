@@ -1,0 +1,96 @@
+//! Removing rows of keys that nobody uses any more: in the background, in pages, at most one round per minute.
+//!
+//! Why a removed row cannot lead to a repeated fence stands with `locks_sweep` in `sql/schema.sql`. In the syncguard
+//! layout the fences stand in a table of their own, which is never swept.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use holdtight_core::LockError;
+use tokio::time::Instant;
+use tokio_postgres::types::Type;
+
+use crate::config::{Layout, PostgresConfig};
+use crate::error::Phase;
+use crate::lanes::{Lanes, echoed};
+use crate::native::{get, micros, one};
+use crate::syncguard;
+
+/// At most one round per so much time, over all processes.
+const EVERY: Duration = Duration::from_secs(60);
+
+/// A row must have been free for so long: far longer than any step takes.
+const IDLE: Duration = Duration::from_secs(300);
+
+/// Keys per statement, so that none takes long.
+const PAGE: i32 = 5000;
+
+pub(crate) struct Sweeper {
+    lanes: Arc<Lanes>,
+    layout: Layout,
+    /// A statement with parameters in the native layout, a batch without in the other.
+    sql: String,
+    next: Mutex<Option<Instant>>,
+}
+
+impl Sweeper {
+    pub(crate) fn new(config: &PostgresConfig, lanes: Arc<Lanes>) -> Self {
+        let sql = match config.layout {
+            Layout::Native => echoed(&config.name("_sweep"), 3),
+            Layout::Syncguard => syncguard::sweep(config, PAGE),
+        };
+        Self { lanes, layout: config.layout, sql, next: Mutex::default() }
+    }
+
+    /// Called after releases: starts a round in the background if this process has not tried for a minute.
+    ///
+    /// The first release of a process tries too: a command that lives for a second must also clean up.
+    pub(crate) fn nudge(self: &Arc<Self>) {
+        let now = Instant::now();
+        {
+            let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+            if next.is_some_and(|next| now < next) {
+                return;
+            }
+            *next = Some(now + EVERY);
+        }
+        let sweeper = Arc::downgrade(self);
+        tokio::spawn(async move {
+            while let Some(sweeper) = sweeper.upgrade() {
+                match sweeper.page(EVERY, IDLE).await {
+                    Ok((_, true)) => {}
+                    Ok((_, false)) => return,
+                    Err(error) => {
+                        tracing::debug!(%error, "a sweep of free PostgreSQL rows ended early");
+                        return;
+                    }
+                }
+            }
+        });
+    }
+
+    /// Removes all rows that have been free for `idle`, now. Returns how many.
+    pub(crate) async fn round(&self, idle: Duration) -> Result<u64, LockError> {
+        let mut removed = 0;
+        loop {
+            let (here, more) = self.page(Duration::ZERO, idle).await?;
+            removed += here;
+            if !more {
+                return Ok(removed);
+            }
+        }
+    }
+
+    async fn page(&self, every: Duration, idle: Duration) -> Result<(u64, bool), LockError> {
+        if self.layout == Layout::Syncguard {
+            let sql = self.sql.replace("{idle}", &idle.as_millis().to_string());
+            let removed = self.lanes.batch("sweep", Phase::Read, &sql).await?.len() as u64;
+            return Ok((removed, removed >= PAGE.unsigned_abs().into()));
+        }
+        let (every, idle) = (micros(every), micros(idle));
+        let params =
+            [(&every as _, Type::INT8), (&idle as _, Type::INT8), (&PAGE as _, Type::INT4)];
+        let row = one(self.lanes.step("sweep", Phase::Read, &self.sql, &params).await?)?;
+        Ok((u64::try_from(get::<i64>(&row, 0)?).unwrap_or(0), get(&row, 1)?))
+    }
+}

@@ -1,0 +1,150 @@
+//! TLS by rustls: which certificates are trusted, and how much of them is checked.
+//!
+//! The modes keep the meaning they have in `libpq`, so that a URL means the same here and in `psql`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use holdtight_core::LockError;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio_postgres::config::SslMode;
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::config::{PostgresConfig, TlsMode};
+
+/// What the driver does with TLS at all.
+pub(crate) fn driver_mode(mode: TlsMode) -> SslMode {
+    match mode {
+        TlsMode::Disable => SslMode::Disable,
+        TlsMode::Prefer => SslMode::Prefer,
+        TlsMode::Require | TlsMode::VerifyCa | TlsMode::VerifyFull => SslMode::Require,
+    }
+}
+
+/// The TLS side of every connection of a store. Reads certificate files once.
+pub(crate) fn connector(config: &PostgresConfig) -> Result<MakeRustlsConnect, LockError> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| LockError::internal("no usable TLS version").with_source(error))?;
+    let builder = match config.tls {
+        TlsMode::Disable | TlsMode::Prefer | TlsMode::Require => builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Lenient { trusted: None, provider })),
+        TlsMode::VerifyCa => {
+            let trusted = WebPkiServerVerifier::builder_with_provider(
+                Arc::new(roots(config.root_cert.as_deref())?),
+                Arc::clone(&provider),
+            )
+            .build()
+            .map_err(|error| bad_file("sslrootcert", &error))?;
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(Lenient {
+                trusted: Some(trusted),
+                provider,
+            }))
+        }
+        TlsMode::VerifyFull => builder.with_root_certificates(roots(config.root_cert.as_deref())?),
+    };
+    let tls = match &config.client_cert {
+        None => builder.with_no_client_auth(),
+        Some((cert, key)) => builder
+            .with_client_auth_cert(
+                certificates("sslcert", cert)?,
+                PrivateKeyDer::from_pem_file(key).map_err(|error| bad_file("sslkey", &error))?,
+            )
+            .map_err(|error| bad_file("sslcert", &error))?,
+    };
+    Ok(MakeRustlsConnect::new(tls))
+}
+
+fn roots(file: Option<&Path>) -> Result<RootCertStore, LockError> {
+    let mut roots = RootCertStore::empty();
+    match file {
+        Some(file) => {
+            for certificate in certificates("sslrootcert", file)? {
+                roots.add(certificate).map_err(|error| bad_file("sslrootcert", &error))?;
+            }
+        }
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    if roots.is_empty() {
+        return Err(LockError::invalid_config(
+            "no certificate authority is trusted on this machine; name one with sslrootcert in the URL",
+        ));
+    }
+    Ok(roots)
+}
+
+fn certificates(option: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, LockError> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Ok(_) => Err(bad_file(option, &"it holds no certificate")),
+        Err(error) => Err(bad_file(option, &error)),
+    }
+}
+
+fn bad_file(option: &str, error: &dyn std::fmt::Display) -> LockError {
+    LockError::invalid_config(format!("the file that {option} names cannot be used: {error}"))
+}
+
+/// Checks less than everything, because the mode says so: no chain at all, or a chain for any host.
+#[derive(Debug)]
+struct Lenient {
+    trusted: Option<Arc<WebPkiServerVerifier>>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Lenient {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let Some(trusted) = &self.trusted else { return Ok(ServerCertVerified::assertion()) };
+        let verdict =
+            trusted.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        match verdict {
+            Err(rustls::Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(ServerCertVerified::assertion()),
+            other => other,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, cert, dss, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, cert, dss, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

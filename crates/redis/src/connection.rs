@@ -1,0 +1,347 @@
+//! One connection to one server that repairs itself: opened when needed, shared by all, replaced when it breaks.
+//!
+//! It knows the client library's habits: no `TCP_NODELAY` unless asked, no reconnect after timeouts, no word about
+//! what happened to a request whose answer is lost. It never repeats a request; what an error means for a step
+//! is `error.rs`'s affair.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use holdtight_core::LockError;
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Cmd, ConnectionAddr, IntoConnectionInfo, Pipeline, PushInfo, PushKind,
+    RedisError, Value,
+};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::config::{Credentials, RedisConfig};
+use crate::error::{Stage, Verdict, code, explain, verdict};
+use crate::wake::Ears;
+
+/// After so many requests in a row without an answer the connection counts as cut.
+const SILENCE: u32 = 2;
+
+/// The longest pause before the next try to connect; the first is a fortieth of it.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// How many requests may wait for the socket before callers wait for each other.
+const BUFFER: usize = 4096;
+
+/// Which server a link leads to.
+#[derive(Clone)]
+pub(crate) enum Target {
+    /// Always this one.
+    Fixed(ConnectionAddr),
+    /// The primary of a service, as its sentinels say at the moment of connecting.
+    Primary { sentinels: Vec<ConnectionAddr>, service: String },
+}
+
+/// Why a request has no answer.
+pub(crate) enum Fault {
+    /// It never left.
+    Unsent(LockError),
+    /// It left; this is what the client says.
+    Sent(RedisError),
+}
+
+impl Fault {
+    /// The server does not know a script: nothing was done.
+    pub(crate) fn is_noscript(&self) -> bool {
+        matches!(self, Self::Sent(error) if code(error) == Some("NOSCRIPT"))
+    }
+
+    pub(crate) fn explain(self) -> LockError {
+        match self {
+            Self::Unsent(error) => error,
+            Self::Sent(error) => explain(&error, Stage::Sent),
+        }
+    }
+}
+
+/// A connection that repairs itself.
+pub(crate) struct Link {
+    target: Target,
+    config: Arc<RedisConfig>,
+    ears: Arc<Ears>,
+    /// Where this store listens; `None` with pub/sub off.
+    channel: Option<String>,
+    /// Where it also listens, on a node of a cluster.
+    shards: Mutex<BTreeSet<String>>,
+    current: Mutex<Option<Arc<Wire>>>,
+    /// Held while a connection is being opened: one at a time, whoever else comes shares the result.
+    gate: tokio::sync::Mutex<Trouble>,
+    tries: AtomicU32,
+}
+
+/// What failed the last time.
+#[derive(Default)]
+struct Trouble {
+    in_a_row: u32,
+    last: Option<(Instant, LockError)>,
+}
+
+/// An open connection.
+struct Wire {
+    connection: MultiplexedConnection,
+    broken: Arc<AtomicBool>,
+    silent: AtomicU32,
+    /// Whether the server let us subscribe.
+    listening: bool,
+}
+
+impl Link {
+    pub(crate) fn new(
+        target: Target,
+        config: Arc<RedisConfig>,
+        ears: Arc<Ears>,
+        channel: Option<String>,
+    ) -> Self {
+        Self {
+            target,
+            config,
+            ears,
+            channel,
+            shards: Mutex::default(),
+            current: Mutex::default(),
+            gate: tokio::sync::Mutex::default(),
+            tries: AtomicU32::new(0),
+        }
+    }
+
+    /// Sends one command and waits for its answer, at most the configured time.
+    pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, Fault> {
+        let wire = self.wire().await.map_err(Fault::Unsent)?;
+        let answer = wire.connection.clone().send_packed_command(command).await;
+        self.judge(&wire, answer.and_then(Value::extract_error))
+    }
+
+    /// Sends several commands at once; an error in one of their answers stands in its place.
+    pub(crate) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, Fault> {
+        let wire = self.wire().await.map_err(Fault::Unsent)?;
+        let answer =
+            wire.connection.clone().send_packed_commands(commands, 0, commands.len()).await;
+        self.judge(&wire, answer)
+    }
+
+    /// Whether messages reach this store, once it is connected.
+    pub(crate) async fn listens(&self) -> Result<bool, LockError> {
+        Ok(self.wire().await?.listening)
+    }
+
+    /// Listens to a channel of this shard, now and after every reconnect; `false` if this user may not.
+    pub(crate) async fn listen_to_shard(&self, channel: &str) -> Result<bool, LockError> {
+        let wire = self.wire().await?;
+        if self.shards().contains(channel) {
+            return Ok(true);
+        }
+        let answer = wire.connection.clone().send_packed_command(&ssubscribe(channel)).await;
+        match self.judge(&wire, answer.and_then(Value::extract_error)) {
+            Ok(_) => {
+                self.shards().insert(channel.to_owned());
+                Ok(true)
+            }
+            // No right, or a server that has no shards: waiters poll.
+            Err(Fault::Sent(error)) if matches!(code(&error), Some("NOPERM" | "ERR")) => Ok(false),
+            Err(fault) => Err(fault.explain()),
+        }
+    }
+
+    fn shards(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.shards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn judge<T>(&self, wire: &Arc<Wire>, answer: Result<T, RedisError>) -> Result<T, Fault> {
+        let verdict = match &answer {
+            Ok(_) => Verdict::Alive,
+            Err(error) => verdict(error),
+        };
+        match verdict {
+            Verdict::Alive => wire.silent.store(0, Ordering::Relaxed),
+            Verdict::Silent if wire.silent.fetch_add(1, Ordering::Relaxed) + 1 < SILENCE => {}
+            // The client keeps a cut connection for ever: it must be thrown away from here.
+            Verdict::Silent | Verdict::Broken => self.discard(wire),
+        }
+        answer.map_err(Fault::Sent)
+    }
+
+    fn discard(&self, wire: &Arc<Wire>) {
+        if wire.broken.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.as_ref().is_some_and(|now| Arc::ptr_eq(now, wire)) {
+            *current = None;
+        }
+        drop(current);
+        self.ears.ring_all();
+    }
+
+    fn open_wire(&self) -> Option<Arc<Wire>> {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.as_ref().filter(|wire| !wire.broken.load(Ordering::Acquire)).map(Arc::clone)
+    }
+
+    /// The connection, opened first if need be.
+    async fn wire(&self) -> Result<Arc<Wire>, LockError> {
+        if let Some(wire) = self.open_wire() {
+            return Ok(wire);
+        }
+        let before = self.tries.load(Ordering::Acquire);
+        let mut trouble = self.gate.lock().await;
+        if let Some(wire) = self.open_wire() {
+            return Ok(wire);
+        }
+        // Whoever waited while another one tried shares its failure instead of trying once more.
+        if self.tries.load(Ordering::Acquire) != before
+            && let Some((_, error)) = &trouble.last
+        {
+            return Err(error.duplicate());
+        }
+        if let Some((at, _)) = trouble.last {
+            sleep_until(at + pause(trouble.in_a_row)).await;
+        }
+        let opened = self.open().await;
+        self.tries.fetch_add(1, Ordering::AcqRel);
+        match opened {
+            Ok(wire) => {
+                let wire = Arc::new(wire);
+                *trouble = Trouble::default();
+                *self.current.lock().unwrap_or_else(PoisonError::into_inner) =
+                    Some(Arc::clone(&wire));
+                // Releases between the old connection and this one were announced to nobody.
+                self.ears.ring_all();
+                Ok(wire)
+            }
+            Err(error) => {
+                trouble.in_a_row = trouble.in_a_row.saturating_add(1);
+                trouble.last = Some((Instant::now(), error.duplicate()));
+                Err(error)
+            }
+        }
+    }
+
+    async fn open(&self) -> Result<Wire, LockError> {
+        let address = match &self.target {
+            Target::Fixed(address) => address.clone(),
+            Target::Primary { sentinels, service } => {
+                crate::sentinel::primary(sentinels, service, &self.config).await?
+            }
+        };
+        let client = client(address, &self.config.credentials, self.config.database, &self.config)?;
+        let broken = Arc::new(AtomicBool::new(false));
+        let (ears, dead) = (Arc::downgrade(&self.ears), Arc::downgrade(&broken));
+        let hear = move |push: PushInfo| {
+            if push.kind == PushKind::Disconnection
+                && let Some(dead) = dead.upgrade()
+            {
+                dead.store(true, Ordering::Release);
+            }
+            ears.upgrade().map(|ears| ears.hear(&push)).ok_or(())
+        };
+        let settings = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.config.connect_timeout))
+            .set_response_timeout(Some(self.config.timeout))
+            .set_pipeline_buffer_size(BUFFER)
+            .set_push_sender(hear);
+        let opening = async {
+            let mut connection =
+                client.get_multiplexed_async_connection_with_config(&settings).await?;
+            if let Target::Primary { .. } = self.target {
+                crate::sentinel::check_role(&mut connection).await?;
+            }
+            let mut listening = false;
+            if let Some(channel) = &self.channel {
+                match connection.subscribe(channel).await {
+                    Ok(()) => listening = true,
+                    Err(error) if code(&error) == Some("NOPERM") => {
+                        tracing::warn!("this Redis user may not subscribe; waiters will poll");
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            // A shard that has moved away since is not ours to listen to any more.
+            let shards = self.shards().clone();
+            for channel in shards {
+                let answer = connection.send_packed_command(&ssubscribe(&channel)).await?;
+                if answer.extract_error().is_err() {
+                    self.shards().remove(&channel);
+                }
+            }
+            Ok::<_, RedisError>((connection, listening))
+        };
+        let (connection, listening) = match timeout(self.config.connect_timeout, opening).await {
+            Ok(opened) => opened.map_err(|error| explain(&error, Stage::Connecting))?,
+            Err(_) => {
+                return Err(LockError::unavailable(
+                    "Redis did not answer in time while connecting; it may be frozen or cut off",
+                ));
+            }
+        };
+        Ok(Wire { connection, broken, silent: AtomicU32::new(0), listening })
+    }
+}
+
+fn ssubscribe(channel: &str) -> Cmd {
+    let mut command = redis::cmd("SSUBSCRIBE");
+    command.arg(channel);
+    command
+}
+
+/// Full jitter, doubling: a thousand clients of a server that comes back do not come at once.
+fn pause(failures: u32) -> Duration {
+    let longest = (LONGEST_PAUSE / 40).saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE);
+    longest.mul_f64(fastrand::f64())
+}
+
+/// A client of the library for one address.
+pub(crate) fn client(
+    address: ConnectionAddr,
+    credentials: &Credentials,
+    database: i64,
+    config: &RedisConfig,
+) -> Result<redis::Client, LockError> {
+    let address = match address {
+        ConnectionAddr::Tcp(host, port) if config.tls => {
+            ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+        }
+        other => other,
+    };
+    let fail = |error: RedisError| explain(&error, Stage::Connecting);
+    let mut settings = redis::RedisConnectionInfo::default()
+        .set_protocol(redis::ProtocolVersion::RESP3)
+        .set_db(database)
+        .set_skip_set_lib_name();
+    if let Some(user) = &credentials.user {
+        settings = settings.set_username(user);
+    }
+    if let Some(password) = &credentials.password {
+        settings = settings.set_password(password);
+    }
+    let keepalive = redis::io::tcp::socket2::TcpKeepalive::new()
+        .with_time(Duration::from_secs(5))
+        .with_interval(Duration::from_secs(2));
+    let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+    #[cfg(target_os = "linux")]
+    let tcp = tcp.set_user_timeout(config.timeout * 2 + Duration::from_secs(1));
+    let info = address
+        .into_connection_info()
+        .map_err(fail)?
+        .set_redis_settings(settings)
+        .set_tcp_settings(tcp);
+    #[cfg(feature = "tls")]
+    if config.tls {
+        return crate::tls::client(info, config);
+    }
+    redis::Client::open(info).map_err(fail)
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link")
+            .field("connected", &self.open_wire().is_some())
+            .finish_non_exhaustive()
+    }
+}

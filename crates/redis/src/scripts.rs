@@ -1,0 +1,143 @@
+//! The Lua scripts, one per atomic step and layout, put together and hashed once per process.
+//!
+//! What each does, its KEYS, ARGV and answer stand at the top of its file under `scripts/`. The shared functions
+//! it uses, from `scripts/lib/`, are put in front of it, because Lua in Redis has no `require`; only those that it
+//! uses, because every call pays for them.
+
+use std::sync::LazyLock;
+
+use crate::config::Layout;
+
+/// One script as it is sent.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) name: &'static str,
+    pub(crate) source: String,
+    pub(crate) sha: String,
+}
+
+/// All steps of one layout.
+#[derive(Debug)]
+pub(crate) struct ScriptSet {
+    pub(crate) acquire: Script,
+    pub(crate) release: Script,
+    pub(crate) extend: Script,
+    pub(crate) transfer: Script,
+    pub(crate) lookup: Script,
+    pub(crate) force_release: Script,
+    /// Only where all keys of several locks can be named in advance.
+    pub(crate) acquire_many: Option<Script>,
+}
+
+/// How a script announces: to the whole server, or within one shard of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Announce {
+    Server,
+    Shard,
+}
+
+const CLOCK: &str = include_str!("scripts/lib/clock.lua");
+const MINT: &str = include_str!("scripts/lib/mint.lua");
+const READ: &str = include_str!("scripts/lib/read.lua");
+const RECORD: &str = include_str!("scripts/lib/record.lua");
+const BESIDE: &str = include_str!("scripts/lib/beside.lua");
+const SYNCGUARD: &str = include_str!("scripts/syncguard/lib.lua");
+const LEASE: &str = include_str!("scripts/lib/lease.lua");
+const WAKE: &str = include_str!("scripts/lib/wake.lua");
+
+fn script(name: &'static str, announce: Announce, parts: &[&str]) -> Script {
+    let mut source = String::new();
+    for part in parts {
+        if *part == WAKE {
+            source.push_str(match announce {
+                Announce::Server => "local PUBLISH = 'PUBLISH'\n",
+                Announce::Shard => "local PUBLISH = 'SPUBLISH'\n",
+            });
+        }
+        source.push_str(part);
+    }
+    let sha = redis::Script::new(&source).get_hash().to_owned();
+    Script { name, source, sha }
+}
+
+macro_rules! body {
+    ($layout:literal, $name:literal) => {
+        include_str!(concat!("scripts/", $layout, "/", $name, ".lua"))
+    };
+}
+
+fn native(announce: Announce) -> ScriptSet {
+    let make = |name, parts: &[&str]| script(name, announce, parts);
+    ScriptSet {
+        acquire: make("acquire", &[CLOCK, MINT, READ, RECORD, LEASE, body!("native", "acquire")]),
+        release: make("release", &[READ, RECORD, WAKE, body!("native", "release")]),
+        extend: make("extend", &[CLOCK, READ, RECORD, LEASE, body!("native", "extend")]),
+        transfer: make("transfer", &[CLOCK, MINT, READ, RECORD, body!("native", "transfer")]),
+        lookup: make("lookup", &[CLOCK, READ, RECORD, body!("native", "lookup")]),
+        force_release: make(
+            "force_release",
+            &[READ, RECORD, WAKE, body!("native", "force_release")],
+        ),
+        acquire_many: Some(make(
+            "acquire_many",
+            &[CLOCK, MINT, READ, RECORD, LEASE, body!("native", "acquire_many")],
+        )),
+    }
+}
+
+fn token(announce: Announce) -> ScriptSet {
+    let make = |name, parts: &[&str]| script(name, announce, parts);
+    ScriptSet {
+        acquire: make(
+            "acquire",
+            &[CLOCK, MINT, READ, RECORD, LEASE, BESIDE, body!("token", "acquire")],
+        ),
+        release: make("release", &[READ, WAKE, body!("token", "release")]),
+        extend: make(
+            "extend",
+            &[CLOCK, MINT, READ, RECORD, LEASE, BESIDE, body!("token", "extend")],
+        ),
+        transfer: make("transfer", &[CLOCK, MINT, READ, BESIDE, body!("token", "transfer")]),
+        lookup: make("lookup", &[CLOCK, READ, RECORD, body!("token", "lookup")]),
+        force_release: make(
+            "force_release",
+            &[READ, RECORD, WAKE, body!("token", "force_release")],
+        ),
+        acquire_many: None,
+    }
+}
+
+fn syncguard(announce: Announce) -> ScriptSet {
+    let make = |name, parts: &[&str]| script(name, announce, parts);
+    ScriptSet {
+        acquire: make("acquire", &[CLOCK, READ, SYNCGUARD, body!("syncguard", "acquire")]),
+        release: make("release", &[CLOCK, READ, SYNCGUARD, WAKE, body!("syncguard", "release")]),
+        extend: make("extend", &[CLOCK, READ, SYNCGUARD, body!("syncguard", "extend")]),
+        transfer: make("transfer", &[CLOCK, READ, SYNCGUARD, body!("syncguard", "transfer")]),
+        lookup: make("lookup", &[CLOCK, READ, SYNCGUARD, body!("syncguard", "lookup")]),
+        force_release: make(
+            "force_release",
+            &[READ, SYNCGUARD, WAKE, body!("syncguard", "force_release")],
+        ),
+        acquire_many: None,
+    }
+}
+
+/// The scripts of a layout.
+pub(crate) fn set(layout: Layout, announce: Announce) -> &'static ScriptSet {
+    type Sets = LazyLock<[ScriptSet; 3]>;
+    fn make(announce: Announce) -> [ScriptSet; 3] {
+        [native(announce), token(announce), syncguard(announce)]
+    }
+    static SERVER: Sets = LazyLock::new(|| make(Announce::Server));
+    static SHARD: Sets = LazyLock::new(|| make(Announce::Shard));
+    let sets = match announce {
+        Announce::Server => &SERVER,
+        Announce::Shard => &SHARD,
+    };
+    match layout {
+        Layout::Native => &sets[0],
+        Layout::Token => &sets[1],
+        Layout::Syncguard => &sets[2],
+    }
+}

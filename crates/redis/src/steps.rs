@@ -1,0 +1,464 @@
+//! The steps of a lock: what each sends to its script, and what the answer means.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdtight_core::{
+    AcquireRequest, Attempt, Busy, ExtendBy, ExtendRequest, Extension, Fence, Holder, Intent, Key,
+    Lease, LockError, ManyAttempt, Release, Secret, Transfer, TransferRequest,
+};
+
+use crate::config::Layout;
+use crate::connection::{Fault, Link};
+use crate::names::{Names, Place};
+use crate::reply::{Answer, Left, holder};
+use crate::slots::slot;
+use crate::store::{MAX_BATCH, RedisStore};
+
+/// How long a waiter list outlives the last attempt of any of its waiters.
+const QUEUE_LIFE: Duration = Duration::from_secs(30);
+
+/// When a queued waiter asks again at the latest, so that its place does not expire.
+const QUEUE_REFRESH: Duration = Duration::from_secs(10);
+
+/// How many names one step of a listing asks for.
+const LIST_STEP: usize = 256;
+
+const TOO_FEW: &str =
+    "fewer replicas than wait_replicas asks for have it; check that they are connected";
+
+/// Leases of one server, each with its place in the caller's list.
+type Batch = Vec<(usize, Place, ExtendRequest)>;
+
+/// A lease in whole milliseconds, rounded up: never shorter than asked.
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+impl RedisStore {
+    /// What a waiter with this secret is called in waiter lists.
+    fn entry(&self, secret: &Secret) -> String {
+        format!("{}:{}", self.ears.client(), secret.expose())
+    }
+
+    pub(crate) async fn attempt(&self, request: &AcquireRequest) -> Result<Attempt, LockError> {
+        let place = self.names.place(&request.key)?;
+        let attempt = self.attempt_at(&place, request).await?;
+        if let (Attempt::Busy(_), Intent::Queue) = (&attempt, request.intent) {
+            self.ears.queued(&place.lock);
+        }
+        Ok(attempt)
+    }
+
+    async fn attempt_at(
+        &self,
+        place: &Place,
+        request: &AcquireRequest,
+    ) -> Result<Attempt, LockError> {
+        let (nonce, owner) = (self.nonce(), request.owner.to_text());
+        let queue = match request.intent {
+            Intent::Queue if !self.config.pubsub => 0,
+            Intent::Queue if self.ears.may_be_queued(&place.lock) => 2,
+            Intent::Queue => 1,
+            _ => 0,
+        };
+        let beside = self.names.beside(place, &request.secret)?;
+        let (answer, safe) = self
+            .run_durably(
+                &self.scripts.acquire,
+                &place.lock,
+                3 + usize::from(beside.is_some()),
+                |command| {
+                    command.arg(&place.lock).arg(&place.fence).arg(&place.waiters).arg(&beside);
+                    command.arg(nonce);
+                    command
+                        .arg(request.secret.expose())
+                        .arg(millis(request.ttl))
+                        .arg(&owner)
+                        .arg(queue);
+                    command.arg(self.entry(&request.secret)).arg(millis(QUEUE_LIFE));
+                    if self.config.layout == Layout::Syncguard {
+                        command.arg(request.key.as_str());
+                    }
+                },
+            )
+            .await?;
+        let mut answer = Answer::open(answer, nonce)?;
+        match answer.tag {
+            b'G' => {
+                let mut lease = Lease::new(answer.some_fence()?, answer.lease()?);
+                if let Ok(others) = usize::try_from(answer.integer()?) {
+                    lease = lease.contended(others > 0);
+                }
+                answer.end()?;
+                if !safe {
+                    return Err(self.undo(place, &request.secret).await);
+                }
+                Ok(Attempt::Granted(lease))
+            }
+            b'B' => {
+                let (left, now, description) = (answer.left()?, answer.clock()?, answer.text()?);
+                answer.end()?;
+                let mut busy = Busy::held_by(holder(request.key.clone(), &description, left, now));
+                if left == Left::Gone {
+                    busy = busy.retry_after(Duration::ZERO);
+                } else if queue > 0 {
+                    let after =
+                        busy.retry_after.map_or(QUEUE_REFRESH, |left| left.min(QUEUE_REFRESH));
+                    busy = busy.retry_after(after);
+                }
+                Ok(Attempt::Busy(busy))
+            }
+            _ => answer.unexpected(),
+        }
+    }
+
+    pub(crate) async fn give_back(&self, key: &Key, secret: &Secret) -> Result<Release, LockError> {
+        self.give_back_at(&self.names.place(key)?, secret).await
+    }
+
+    async fn give_back_at(&self, place: &Place, secret: &Secret) -> Result<Release, LockError> {
+        let nonce = self.nonce();
+        let beside = self.names.beside(place, secret)?;
+        let answer = self
+            .run(&self.scripts.release, &place.lock, 2 + usize::from(beside.is_some()), |command| {
+                command.arg(&place.lock).arg(&place.waiters).arg(&beside).arg(nonce);
+                command.arg(secret.expose());
+                command.arg(self.entry(secret)).arg(&place.channel);
+            })
+            .await?;
+        released(Answer::open(answer, nonce)?)
+    }
+
+    pub(crate) async fn force_free(&self, key: &Key, fence: Fence) -> Result<Release, LockError> {
+        let (place, nonce) = (self.names.place(key)?, self.nonce());
+        let beside = match self.config.layout {
+            Layout::Native | Layout::Syncguard => None,
+            Layout::Token => Some(self.names.record(&place.lock)),
+        };
+        let answer = self
+            .run(
+                &self.scripts.force_release,
+                &place.lock,
+                2 + usize::from(beside.is_some()),
+                |command| {
+                    command.arg(&place.lock).arg(&place.waiters).arg(&beside).arg(nonce);
+                    command.arg(fence.get());
+                    command.arg(&place.channel);
+                },
+            )
+            .await?;
+        released(Answer::open(answer, nonce)?)
+    }
+
+    /// Extends batch by batch: all at once on one server, on a cluster slot by slot, side by side.
+    pub(crate) async fn prolong(
+        self: Arc<Self>,
+        leases: Vec<ExtendRequest>,
+    ) -> Result<Vec<Result<Extension, LockError>>, LockError> {
+        let mut answers: Vec<_> = (0..leases.len()).map(|_| Ok(Extension::NotHeld)).collect();
+        let mut batches: BTreeMap<u16, Batch> = BTreeMap::new();
+        for (n, lease) in leases.into_iter().enumerate() {
+            match self.names.place(&lease.key) {
+                Ok(place) => {
+                    let slot = if self.fabric.is_cluster() { slot(&place.lock) } else { 0 };
+                    batches.entry(slot).or_default().push((n, place, lease));
+                }
+                Err(error) => answers[n] = Err(error.with_key(&lease.key)),
+            }
+        }
+        if batches.len() <= 1 {
+            for batch in batches.into_values() {
+                let extended = self.prolong_batch(&batch).await?;
+                for ((n, ..), answer) in batch.into_iter().zip(extended) {
+                    answers[n] = Ok(answer);
+                }
+            }
+            return Ok(answers);
+        }
+        let mut steps = tokio::task::JoinSet::new();
+        for batch in batches.into_values() {
+            let store = Arc::clone(&self);
+            steps.spawn(async move { (store.prolong_batch(&batch).await, batch) });
+        }
+        while let Some(done) = steps.join_next().await {
+            let (extended, batch) = done.map_err(|error| {
+                LockError::internal("a step of a batch ended without an answer").with_source(error)
+            })?;
+            match extended {
+                Ok(extended) => {
+                    for ((n, ..), answer) in batch.into_iter().zip(extended) {
+                        answers[n] = Ok(answer);
+                    }
+                }
+                // One node in trouble is no trouble for leases on the others.
+                Err(error) => {
+                    for (n, _, lease) in batch {
+                        answers[n] = Err(error.duplicate().with_key(&lease.key));
+                    }
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn prolong_batch(&self, batch: &Batch) -> Result<Vec<Extension>, LockError> {
+        let mut answers = Vec::with_capacity(batch.len());
+        for part in batch.chunks(MAX_BATCH) {
+            let (places, leases): (Vec<_>, Vec<_>) =
+                part.iter().map(|(_, place, lease)| (place.clone(), lease.clone())).unzip();
+            self.prolong_at(&places, &leases, &mut answers).await?;
+        }
+        Ok(answers)
+    }
+
+    async fn prolong_at(
+        &self,
+        places: &[Place],
+        leases: &[ExtendRequest],
+        answers: &mut Vec<Extension>,
+    ) -> Result<(), LockError> {
+        let nonce = self.nonce();
+        let mut keys = Vec::with_capacity(2 * places.len() + 1);
+        if self.config.layout == Layout::Token {
+            keys.extend(places.first().map(|place| place.fence.clone()));
+        }
+        for (place, lease) in places.iter().zip(leases) {
+            keys.push(place.lock.clone());
+            keys.extend(self.names.beside(place, &lease.secret)?);
+        }
+        let Some(first) = places.first() else { return Ok(()) };
+        let (answer, safe) = self
+            .run_durably(&self.scripts.extend, &first.lock, keys.len(), |command| {
+                command.arg(&keys);
+                command.arg(nonce);
+                for lease in leases {
+                    let (how, span) = match lease.by {
+                        ExtendBy::Add(span) => ("A", span),
+                        ExtendBy::AtLeast(span) => ("L", span),
+                        _ => ("L", Duration::ZERO),
+                    };
+                    command.arg(lease.secret.expose()).arg(how).arg(millis(span));
+                }
+            })
+            .await?;
+        let mut answer = Answer::open(answer, nonce)?;
+        if answer.tag != b'E' {
+            return answer.unexpected();
+        }
+        for _ in places {
+            let (fence, left) = (answer.fence()?, answer.lease()?);
+            answers.push(match fence {
+                Some(fence) => Extension::Extended(Lease::new(fence, left)),
+                None => Extension::NotHeld,
+            });
+        }
+        answer.end()?;
+        // The ends have moved here, but a failover could move them back: the caller's deadline stays where it is.
+        if safe { Ok(()) } else { Err(LockError::ambiguous(TOO_FEW)) }
+    }
+
+    /// Gives back what too few replicas have; what the caller is told depends on whether that worked.
+    async fn undo(&self, place: &Place, secret: &Secret) -> LockError {
+        match self.give_back_at(place, secret).await {
+            Ok(_) => LockError::unavailable(TOO_FEW),
+            Err(error) => LockError::ambiguous(TOO_FEW).with_source(error),
+        }
+    }
+
+    pub(crate) async fn hand_over(&self, request: &TransferRequest) -> Result<Transfer, LockError> {
+        let to = &request.to;
+        let (place, nonce, owner) = (self.names.place(&to.key)?, self.nonce(), to.owner.to_text());
+        let mut beside = Vec::from_iter(self.names.beside(&place, &request.from)?);
+        if self.config.layout == Layout::Syncguard {
+            beside.extend(self.names.beside(&place, &to.secret)?);
+        }
+        let (answer, safe) = self
+            .run_durably(&self.scripts.transfer, &place.lock, 3 + beside.len(), |command| {
+                command.arg(&place.lock).arg(&place.fence).arg(&place.waiters).arg(&beside);
+                command.arg(nonce).arg(request.from.expose());
+                command.arg(to.secret.expose()).arg(millis(to.ttl)).arg(&owner);
+            })
+            .await?;
+        let mut answer = Answer::open(answer, nonce)?;
+        match answer.tag {
+            b'T' => {
+                let lease = Lease::new(answer.some_fence()?, answer.lease()?);
+                let lease = lease.contended(answer.integer()? > 0);
+                answer.end()?;
+                if !safe {
+                    return Err(LockError::ambiguous(TOO_FEW));
+                }
+                Ok(Transfer::Transferred(lease))
+            }
+            b'N' => answer.end().map(|()| Transfer::NotHeld),
+            _ => answer.unexpected(),
+        }
+    }
+
+    pub(crate) async fn attempt_all(
+        &self,
+        requests: &[AcquireRequest],
+    ) -> Result<ManyAttempt, LockError> {
+        let Some(script) = &self.scripts.acquire_many else {
+            return Err(LockError::unsupported("this layout cannot take several keys in one step"));
+        };
+        let mut seen = HashSet::new();
+        if let Some(twice) = requests.iter().find(|request| !seen.insert(&request.key)) {
+            return Err(LockError::invalid_config("a key was named twice in one acquire")
+                .with_key(&twice.key));
+        }
+        let Some(first) = requests.first() else { return Ok(ManyAttempt::Granted(Vec::new())) };
+        let places = requests
+            .iter()
+            .map(|request| self.names.place(&request.key))
+            .collect::<Result<Vec<_>, _>>()?;
+        let nonce = self.nonce();
+        let (answer, safe) = self
+            .run_durably(script, &places[0].lock, places.len() + 1, |command| {
+                command.arg(&places[0].fence);
+                for place in &places {
+                    command.arg(&place.lock);
+                }
+                command.arg(nonce);
+                for request in requests {
+                    command.arg(request.secret.expose()).arg(millis(request.ttl));
+                    command.arg(request.owner.to_text());
+                }
+            })
+            .await
+            .map_err(|error| error.with_key(&first.key))?;
+        let mut answer = Answer::open(answer, nonce)?;
+        match answer.tag {
+            b'M' => {
+                let mut leases = Vec::with_capacity(requests.len());
+                for _ in requests {
+                    leases.push(Lease::new(answer.some_fence()?, answer.lease()?));
+                }
+                answer.end()?;
+                if !safe {
+                    // The caller gives up all of them, each by its secret.
+                    return Err(LockError::ambiguous(TOO_FEW));
+                }
+                Ok(ManyAttempt::Granted(leases))
+            }
+            b'B' => {
+                let busy = usize::try_from(answer.integer()?).ok().and_then(|n| n.checked_sub(1));
+                let (left, now, description) = (answer.left()?, answer.clock()?, answer.text()?);
+                let Some(request) = busy.and_then(|n| requests.get(n)) else {
+                    return answer.unexpected();
+                };
+                answer.end()?;
+                let holder = holder(request.key.clone(), &description, left, now);
+                Ok(ManyAttempt::Busy(request.key.clone(), Busy::held_by(holder)))
+            }
+            _ => answer.unexpected(),
+        }
+    }
+
+    /// Who holds `keys`, all of one server; those that are free are left out.
+    pub(crate) async fn holders(&self, keys: &[Key]) -> Result<Vec<Holder>, LockError> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut names = Vec::with_capacity(2 * keys.len());
+        for key in keys {
+            let lock = self.names.place(key)?.lock;
+            let record = (self.config.layout == Layout::Token).then(|| self.names.record(&lock));
+            names.push(lock);
+            names.extend(record);
+        }
+        let nonce = self.nonce();
+        let answer = self
+            .run(&self.scripts.lookup, &names[0], names.len(), |command| {
+                command.arg(&names).arg(nonce);
+            })
+            .await?;
+        let mut answer = Answer::open(answer, nonce)?;
+        if answer.tag != b'L' {
+            return answer.unexpected();
+        }
+        let now = answer.clock()?;
+        let mut holders = Vec::new();
+        for key in keys {
+            let (description, left) = (answer.text()?, answer.left()?);
+            if left != Left::Gone {
+                holders.push(holder(key.clone(), &description, left, now));
+            }
+        }
+        answer.end()?;
+        Ok(holders)
+    }
+
+    /// Walks over the names that begin like `beginning`. Reads the whole key space of the server, in small steps.
+    pub(crate) async fn find(
+        &self,
+        beginning: &str,
+        limit: usize,
+    ) -> Result<Vec<Holder>, LockError> {
+        let pattern = self.names.pattern(beginning);
+        let (mut seen, mut found) = (HashSet::new(), Vec::new());
+        for server in self.fabric.primaries().await? {
+            let mut cursor = 0;
+            while found.len() < limit {
+                let (next, keys) = scan(&server, cursor, &pattern, &self.names).await?;
+                let fresh: Vec<Key> =
+                    keys.into_iter().filter(|key| seen.insert(key.clone())).collect();
+                // A script on a cluster may name keys of one slot only.
+                let step = if self.fabric.is_cluster() { 1 } else { LIST_STEP };
+                for keys in fresh.chunks(step) {
+                    found.extend(self.holders(keys).await?);
+                }
+                cursor = next;
+                if cursor == 0 {
+                    break;
+                }
+            }
+        }
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    /// Takes, extends and gives back a lock of its own: a missing right shows now and not under load.
+    pub(crate) async fn rehearse(&self) -> Result<(), LockError> {
+        let secret = Secret::generate()?;
+        let place = self.names.rehearsal(self.ears.client())?;
+        let key = Key::new("rehearsal")?;
+        let request = AcquireRequest::new(key.clone(), secret.clone(), Duration::from_secs(5));
+        self.attempt_at(&place, &request).await?;
+        let again =
+            ExtendRequest::new(key, secret.clone(), ExtendBy::AtLeast(Duration::from_secs(5)));
+        self.prolong_at(std::slice::from_ref(&place), &[again], &mut Vec::new()).await?;
+        match self.give_back_at(&place, &secret).await? {
+            Release::Released => Ok(()),
+            _ => Err(LockError::internal(
+                "a lock taken for a rehearsal was gone at once; does something else delete keys there?",
+            )),
+        }
+    }
+}
+
+/// One step through the names of a server: where to go on, and the locks that were found.
+async fn scan(
+    server: &Link,
+    cursor: u64,
+    pattern: &str,
+    names: &Names,
+) -> Result<(u64, Vec<Key>), LockError> {
+    let mut scan = redis::cmd("SCAN");
+    scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(LIST_STEP);
+    let page = server.send(&scan).await.map_err(Fault::explain)?;
+    let (next, found): (u64, Vec<Vec<u8>>) = redis::from_redis_value(page)
+        .map_err(|_| LockError::internal("the server's answer to SCAN is not what SCAN gives"))?;
+    let keys = found.iter().filter_map(|name| names.key(std::str::from_utf8(name).ok()?));
+    Ok((next, keys.collect()))
+}
+
+fn released(answer: Answer) -> Result<Release, LockError> {
+    match answer.tag {
+        b'R' => answer.end().map(|()| Release::Released),
+        b'N' => answer.end().map(|()| Release::NotHeld),
+        _ => answer.unexpected(),
+    }
+}

@@ -1,0 +1,293 @@
+//! The store itself: opens connections, runs scripts, and answers the contract of [`Backend`].
+//!
+//! Each method of the contract is one script. What is sent and how the answer is read stands in `steps.rs`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use holdtight_core::{
+    AcquireRequest, Attempt, Backend, Capabilities, ExtendRequest, Extension, Fence, Guarantees,
+    Holder, Key, KeyForm, Level, LockError, ManyAttempt, Release, Reply, Secret, Subscription,
+    Transfer, TransferRequest, WakeUps,
+};
+use redis::Cmd;
+
+use crate::cluster::Cluster;
+use crate::config::{Layout, RedisConfig, Topology};
+use crate::connection::{Fault, Link, Target};
+use crate::fabric::Fabric;
+use crate::names::{Names, Place};
+use crate::scripts::{Announce, Script, ScriptSet};
+use crate::wake::Ears;
+
+/// How many leases one script extends: long enough to save requests, short enough not to hold up the server.
+pub(crate) const MAX_BATCH: usize = 128;
+
+/// Locks in Redis or Valkey.
+///
+/// One connection (one per node of a cluster) serves all requests and wake-ups; it is opened again when it breaks.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), holdtight_core::LockError> {
+/// use holdtight_redis::RedisStore;
+/// let store = RedisStore::connect("redis://127.0.0.1:6379").await?;
+/// # Ok(()) }
+/// ```
+pub struct RedisStore {
+    pub(crate) config: Arc<RedisConfig>,
+    pub(crate) fabric: Fabric,
+    pub(crate) ears: Arc<Ears>,
+    pub(crate) names: Names,
+    pub(crate) scripts: &'static ScriptSet,
+    nonce: AtomicU64,
+    wake_ups: WakeUps,
+}
+
+impl RedisStore {
+    /// Connects to the store that `url` names, and checks that it can keep locks.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) for a wrong URL, or a server that may throw
+    /// locks away; [`Unavailable`](holdtight_core::ErrorKind::Unavailable) if it cannot be reached or is a replica;
+    /// [`AuthFailed`](holdtight_core::ErrorKind::AuthFailed) if a right is missing.
+    ///
+    /// # Cancel safety
+    /// Cancel-safe: at most a lock of 5 s on a name of its own stays behind.
+    pub async fn connect(url: &str) -> Result<Self, LockError> {
+        Self::open(RedisConfig::from_url(url)?).await
+    }
+
+    /// Connects with settings made by hand.
+    ///
+    /// # Errors
+    /// As [`RedisStore::connect`].
+    ///
+    /// # Cancel safety
+    /// As [`RedisStore::connect`].
+    pub async fn open(config: RedisConfig) -> Result<Self, LockError> {
+        let config = Arc::new(config);
+        let ears = Ears::new()?;
+        let cluster = matches!(config.topology, Topology::Cluster(_));
+        let names = Names::new(config.effective_prefix(), config.layout, cluster);
+        let single = |target: Target| {
+            let channel = config.pubsub.then(|| names.channel(ears.client()));
+            let link = |target, channel| {
+                Arc::new(Link::new(target, Arc::clone(&config), Arc::clone(&ears), channel))
+            };
+            let main = link(target.clone(), channel);
+            let steps =
+                if config.wait_replicas > 0 { link(target, None) } else { Arc::clone(&main) };
+            Fabric::Single { link: main, steps }
+        };
+        let fabric = match &config.topology {
+            Topology::Server(address) => single(Target::Fixed(address.clone())),
+            Topology::Sentinel { sentinels, service } => {
+                single(Target::Primary { sentinels: sentinels.clone(), service: service.clone() })
+            }
+            Topology::Cluster(nodes) => {
+                Fabric::Cluster(Cluster::new(nodes.clone(), Arc::clone(&config), Arc::clone(&ears)))
+            }
+        };
+        let announce = if cluster { Announce::Shard } else { Announce::Server };
+        let scripts = crate::scripts::set(config.layout, announce);
+        let nonce = AtomicU64::new(fastrand::u64(..) >> 1);
+        let wake_ups = WakeUps::None;
+        let mut store = Self { config, fabric, ears, names, scripts, nonce, wake_ups };
+        let own = store.names.rehearsal(store.ears.client())?;
+        if store.config.pubsub && store.listens(&own).await? {
+            store.wake_ups = if cluster { WakeUps::PerKey } else { WakeUps::Standing };
+        }
+        store.admit().await?;
+        Ok(store)
+    }
+
+    /// Refuses a server that cannot keep locks, and warns of one that keeps them badly.
+    async fn admit(&self) -> Result<(), LockError> {
+        for finding in &self.examine().await?.findings {
+            match finding.level {
+                Level::Good => {}
+                Level::Unsafe if finding.subject != "eviction" || !self.config.allow_eviction => {
+                    let fix = finding.fix.as_deref().unwrap_or("use another server");
+                    let message = format!("{}; {fix}", finding.found);
+                    return Err(match finding.subject.as_str() {
+                        "role" => LockError::unavailable(message),
+                        _ => LockError::invalid_config(message),
+                    });
+                }
+                _ => tracing::info!(subject = finding.subject, "{}", finding.found),
+            }
+        }
+        self.rehearse().await
+    }
+
+    /// Whether releases of the lock at `place` are heard here.
+    async fn listens(&self, place: &Place) -> Result<bool, LockError> {
+        let channel = format!("{}{}", place.channel, self.ears.client());
+        self.fabric.listens(&place.lock, &channel).await
+    }
+
+    pub(crate) fn wake_up_kind(&self) -> WakeUps {
+        self.wake_ups
+    }
+
+    /// A number that no other request of this store has.
+    pub(crate) fn nonce(&self) -> u64 {
+        self.nonce.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Runs a script on the server of `lock` by its hash, or whole if the server does not know it yet.
+    ///
+    /// Nothing was done when the server does not know a script, so sending it again is safe.
+    pub(crate) async fn run(
+        &self,
+        script: &'static Script,
+        lock: &str,
+        keys: usize,
+        fill: impl Fn(&mut Cmd) + Send + Sync,
+    ) -> Result<redis::Value, LockError> {
+        let answer = match self.fabric.send(lock, &call("EVALSHA", &script.sha, keys, &fill)).await
+        {
+            Err(fault) if fault.is_noscript() => {
+                tracing::debug!(script = script.name, "the server did not know the script");
+                self.fabric.send(lock, &call("EVAL", &script.source, keys, &fill)).await
+            }
+            answer => answer,
+        };
+        answer.map_err(Fault::explain)
+    }
+
+    /// The same for a step that must reach replicas, if the configuration asks for that; says whether it did.
+    ///
+    /// `WAIT` counts the replicas that have all writes of its own connection, so it travels with the script.
+    pub(crate) async fn run_durably(
+        &self,
+        script: &'static Script,
+        lock: &str,
+        keys: usize,
+        fill: impl Fn(&mut Cmd) + Send + Sync,
+    ) -> Result<(redis::Value, bool), LockError> {
+        let wanted = self.config.wait_replicas;
+        if wanted == 0 {
+            return Ok((self.run(script, lock, keys, fill).await?, true));
+        }
+        let patience =
+            u64::try_from(self.config.timeout.as_millis() / 2).unwrap_or(u64::MAX).max(1);
+        let both = |verb, code| {
+            let mut both = redis::Pipeline::new();
+            both.add_command(call(verb, code, keys, &fill));
+            both.cmd("WAIT").arg(wanted).arg(patience);
+            both
+        };
+        let answers = match self.fabric.send_all(lock, &both("EVALSHA", &script.sha)).await {
+            Err(fault) if fault.is_noscript() => {
+                self.fabric.send_all(lock, &both("EVAL", &script.source)).await
+            }
+            answers => answers,
+        };
+        match <[redis::Value; 2]>::try_from(answers.map_err(Fault::explain)?) {
+            Ok([answer, redis::Value::Int(reached)]) => Ok((answer, reached >= i64::from(wanted))),
+            Ok([answer, _]) => Ok((answer, false)),
+            Err(_) => {
+                Err(LockError::internal("the server answered two commands with another number"))
+            }
+        }
+    }
+}
+
+fn call(verb: &str, code: &str, keys: usize, fill: &impl Fn(&mut Cmd)) -> Cmd {
+    let mut command = redis::cmd(verb);
+    command.arg(code).arg(keys);
+    fill(&mut command);
+    command
+}
+
+impl Backend for RedisStore {
+    fn capabilities(&self) -> Capabilities {
+        let key_form = match self.config.layout {
+            Layout::Native | Layout::Syncguard => KeyForm::Nfc,
+            Layout::Token => KeyForm::Verbatim,
+        };
+        // In syncguard contenders wait out its tolerance after the end of a lease.
+        let ttl_slack = match self.config.layout {
+            Layout::Native | Layout::Token => Duration::from_millis(1),
+            Layout::Syncguard => Duration::from_millis(1001),
+        };
+        Capabilities::new("redis")
+            .key_form(key_form)
+            .ttl_slack(ttl_slack)
+            .wake_ups(self.wake_ups)
+            .transfer(true)
+            .acquire_many(self.scripts.acquire_many.is_some() && !self.fabric.is_cluster())
+            .force_release(true)
+            .max_batch(MAX_BATCH)
+    }
+
+    fn acquire(self: Arc<Self>, request: AcquireRequest) -> Reply<Attempt> {
+        Box::pin(async move {
+            self.attempt(&request).await.map_err(|error| error.with_key(&request.key))
+        })
+    }
+
+    fn release(self: Arc<Self>, key: Key, secret: Secret) -> Reply<Release> {
+        Box::pin(async move {
+            self.give_back(&key, &secret).await.map_err(|error| error.with_key(&key))
+        })
+    }
+
+    fn extend(
+        self: Arc<Self>,
+        leases: Vec<ExtendRequest>,
+    ) -> Reply<Vec<Result<Extension, LockError>>> {
+        Box::pin(async move { self.prolong(leases).await })
+    }
+
+    fn lookup(self: Arc<Self>, key: Key) -> Reply<Option<Holder>> {
+        Box::pin(async move {
+            let found = self.holders(std::slice::from_ref(&key)).await;
+            Ok(found.map_err(|error| error.with_key(&key))?.pop())
+        })
+    }
+
+    fn list(self: Arc<Self>, prefix: String, limit: usize) -> Reply<Vec<Holder>> {
+        Box::pin(async move { self.find(&prefix, limit).await })
+    }
+
+    fn subscribe(self: Arc<Self>, key: Key) -> Reply<Subscription> {
+        Box::pin(async move {
+            let place = self.names.place(&key)?;
+            // On a single server the connection listens anyway.
+            if self.wake_ups == WakeUps::PerKey {
+                self.listens(&place).await.map_err(|error| error.with_key(&key))?;
+            }
+            Ok(self.ears.listen(place.lock))
+        })
+    }
+
+    fn probe(self: Arc<Self>) -> Reply<Guarantees> {
+        Box::pin(async move { self.examine().await })
+    }
+
+    fn transfer(self: Arc<Self>, request: TransferRequest) -> Reply<Transfer> {
+        Box::pin(async move {
+            self.hand_over(&request).await.map_err(|error| error.with_key(&request.to.key))
+        })
+    }
+
+    fn acquire_many(self: Arc<Self>, requests: Vec<AcquireRequest>) -> Reply<ManyAttempt> {
+        Box::pin(async move { self.attempt_all(&requests).await })
+    }
+
+    fn force_release(self: Arc<Self>, key: Key, fence: Fence) -> Reply<Release> {
+        Box::pin(
+            async move { self.force_free(&key, fence).await.map_err(|error| error.with_key(&key)) },
+        )
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").field("config", &self.config).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,171 @@
+//! The ears of a store: which keys somebody here waits for, and whose bell rings when a message comes.
+//!
+//! Every store listens on one channel of its own, so subscribing to a key costs no request. A release pops the
+//! first entry of the key's waiter list and sends the lock's name to that entry's channel; a broken connection may
+//! have swallowed messages, so it rings for everybody.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use holdtight_core::{Bell, LockError, Secret, Subscription};
+use redis::{PushInfo, PushKind, Value};
+
+/// Everybody in this store who waits.
+pub(crate) struct Ears {
+    /// 22 characters, random: the store's name in waiter entries and channels.
+    client: String,
+    rooms: Mutex<HashMap<String, Room>>,
+}
+
+/// Those who wait for one lock.
+#[derive(Default)]
+struct Room {
+    bells: VecDeque<Bell>,
+    /// A busy answer left an entry in the lock's waiter list.
+    queued: bool,
+}
+
+impl Ears {
+    pub(crate) fn new() -> Result<Arc<Self>, LockError> {
+        let client = Secret::generate()?.expose().to_owned();
+        Ok(Arc::new(Self { client, rooms: Mutex::default() }))
+    }
+
+    /// The name by which waiter entries call this store.
+    pub(crate) fn client(&self) -> &str {
+        &self.client
+    }
+
+    /// Nothing here calls foreign code but `ring`, which cannot panic.
+    fn rooms(&self) -> MutexGuard<'_, HashMap<String, Room>> {
+        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A bell for `lock`, until the subscription is dropped.
+    pub(crate) fn listen(self: &Arc<Self>, lock: String) -> Subscription {
+        let (bell, subscription) = Subscription::channel();
+        self.rooms().entry(lock.clone()).or_default().bells.push_back(bell);
+        let ears = Arc::downgrade(self);
+        subscription.on_drop(move || {
+            if let Some(ears) = ears.upgrade() {
+                ears.leave(&lock);
+            }
+        })
+    }
+
+    fn leave(&self, lock: &str) {
+        let mut rooms = self.rooms();
+        if let Some(room) = rooms.get_mut(lock) {
+            room.bells.retain(|bell| !bell.is_abandoned());
+            if room.bells.is_empty() {
+                rooms.remove(lock);
+            }
+        }
+    }
+
+    /// Whether an entry for `lock` may stand in its waiter list.
+    pub(crate) fn may_be_queued(&self, lock: &str) -> bool {
+        self.rooms().get(lock).is_some_and(|room| room.queued)
+    }
+
+    /// Remembers that a busy answer left an entry.
+    pub(crate) fn queued(&self, lock: &str) {
+        if let Some(room) = self.rooms().get_mut(lock) {
+            room.queued = true;
+        }
+    }
+
+    /// Wakes the first who waits for `lock`, who then stands last: two messages wake two waiters.
+    pub(crate) fn ring(&self, lock: &str) {
+        if let Some(room) = self.rooms().get_mut(lock)
+            && let Some(at) = room.bells.iter().position(|bell| !bell.is_abandoned())
+            && let Some(bell) = room.bells.remove(at)
+        {
+            bell.ring();
+            room.bells.push_back(bell);
+        }
+    }
+
+    /// Wakes everybody: messages may have been lost.
+    pub(crate) fn ring_all(&self) {
+        for bell in self.rooms().values().flat_map(|room| &room.bells) {
+            bell.ring();
+        }
+    }
+
+    /// Takes in what the server sent unasked. Anything unexpected is nobody's message.
+    pub(crate) fn hear(&self, push: &PushInfo) {
+        match (&push.kind, push.data.as_slice()) {
+            (PushKind::Message | PushKind::SMessage, [_, Value::BulkString(lock)]) => {
+                if let Ok(lock) = std::str::from_utf8(lock) {
+                    self.ring(lock);
+                }
+            }
+            // A node may take a shard's channel away when the shard moves: as good as a broken connection.
+            (PushKind::Disconnection | PushKind::SUnsubscribe, _) => self.ring_all(),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn message(lock: &str) -> PushInfo {
+        let data = vec![Value::BulkString(b"channel".to_vec()), Value::BulkString(lock.into())];
+        PushInfo { kind: PushKind::Message, data }
+    }
+
+    async fn hears(subscription: &mut Subscription) -> bool {
+        tokio::time::timeout(Duration::from_millis(20), subscription.heard()).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn a_message_wakes_the_first_waiter_of_that_lock_only() {
+        let ears = Ears::new().unwrap();
+        let mut first = ears.listen("a".to_owned());
+        let mut second = ears.listen("a".to_owned());
+        let mut other = ears.listen("b".to_owned());
+        ears.hear(&message("a"));
+        assert!(hears(&mut first).await && !hears(&mut second).await && !hears(&mut other).await);
+        ears.hear(&message("a"));
+        assert!(
+            hears(&mut second).await && !hears(&mut first).await,
+            "two messages wake two waiters"
+        );
+        drop(first);
+        ears.hear(&message("a"));
+        assert!(hears(&mut second).await);
+        ears.hear(&PushInfo { kind: PushKind::Disconnection, data: vec![] });
+        assert!(hears(&mut second).await && hears(&mut other).await);
+    }
+
+    #[tokio::test]
+    async fn nothing_stays_behind_when_waiters_leave() {
+        let ears = Ears::new().unwrap();
+        let waiters: Vec<_> = (0..100).map(|n| ears.listen(format!("k{}", n % 10))).collect();
+        ears.queued("k1");
+        assert!(ears.may_be_queued("k1") && !ears.may_be_queued("k2"));
+        assert_eq!(ears.rooms().len(), 10);
+        drop(waiters);
+        assert!(ears.rooms().is_empty() && !ears.may_be_queued("k1"));
+        ears.queued("gone");
+        ears.hear(&message("gone"));
+        assert!(ears.rooms().is_empty());
+    }
+
+    #[test]
+    fn strange_messages_are_nobodys() {
+        let ears = Ears::new().unwrap();
+        for data in [
+            vec![],
+            vec![Value::Nil, Value::Nil],
+            vec![Value::Int(1), Value::BulkString(vec![0xff])],
+        ] {
+            ears.hear(&PushInfo { kind: PushKind::Message, data });
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! A server that answers nonsense: every answer is an error, none is a grant, no call hangs and nothing panics.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use holdtight_core::{Attempt, Backend, ErrorKind, Extension, Intent, Release};
+use holdtight_redis::RedisStore;
+use support::{LONG, PATIENCE, attempt, extend, key, secret};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+/// What it says instead of the truth; `NONCE` stands for the right nonce.
+const NONSENSE: &[&str] = &[
+    "+OK\r\n",
+    ":1\r\n",
+    "$-1\r\n",
+    "*0\r\n",
+    "*-1\r\n",
+    "_\r\n",
+    "#t\r\n",
+    "%0\r\n",
+    "$1\r\nG\r\n",
+    "*1\r\n$1\r\nG\r\n",
+    "*2\r\n$1\r\nG\r\nNONCE",
+    "*2\r\n$1\r\nX\r\nNONCE",
+    "*3\r\n$1\r\nG\r\nNONCE$1\r\n5\r\n",
+    // Another request's grant, release and extension.
+    "*5\r\n$1\r\nG\r\n$1\r\n7\r\n$3\r\n123\r\n:60000\r\n:-1\r\n",
+    "*2\r\n$1\r\nR\r\n$1\r\n7\r\n",
+    "*4\r\n$1\r\nE\r\n$1\r\n7\r\n$3\r\n123\r\n:60000\r\n",
+    // Right nonce, wrong content.
+    "*5\r\n$1\r\nG\r\nNONCE$0\r\n\r\n:60000\r\n:-1\r\n",
+    "*5\r\n$1\r\nG\r\nNONCE$2\r\n-1\r\n:60000\r\n:-1\r\n",
+    "*5\r\n$1\r\nG\r\nNONCE$20\r\n99999999999999999999\r\n:60000\r\n:-1\r\n",
+    "*5\r\n$1\r\nG\r\nNONCE$3\r\n123\r\n:-60000\r\n:-1\r\n",
+    "*5\r\n$1\r\nG\r\nNONCE:123\r\n:60000\r\n:-1\r\n",
+    "*5\r\n$1\r\nG\r\nNONCE$3\r\n123\r\n$5\r\n60000\r\n:-1\r\n",
+    "*6\r\n$1\r\nG\r\nNONCE$3\r\n123\r\n:60000\r\n:-1\r\n:1\r\n",
+    "*3\r\n$1\r\nR\r\nNONCE:1\r\n",
+    "*2\r\n$1\r\nE\r\nNONCE",
+    "*6\r\n$1\r\nE\r\nNONCE$1\r\n1\r\n:1\r\n$1\r\n1\r\n:1\r\n",
+    // Not the protocol at all, or cut short and gone.
+    "HTTP/1.1 400 Bad Request\r\n\r\n",
+    "*99999999999\r\n",
+    "$-5\r\n",
+    "$99999999999999999999\r\nx",
+    "*5\r\n$1\r\nG\r\n",
+    "",
+    "-ERR unknown command, with args beginning with: SECRET\r\n",
+    "-NOSCRIPT no\r\n",
+    "-MOVED 1 10.0.0.1:1\r\n",
+    "-ASK 1 10.0.0.1:1\r\n",
+    "-\r\n",
+];
+
+/// A fake server: honest until `said` points into the list.
+async fn serve(listener: TcpListener, said: Arc<AtomicUsize>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        tokio::spawn(converse(stream, Arc::clone(&said)));
+    }
+}
+
+async fn converse(stream: TcpStream, said: Arc<AtomicUsize>) -> std::io::Result<()> {
+    let (read, mut write) = stream.into_split();
+    let mut read = BufReader::new(read);
+    while let Some(command) = command(&mut read).await? {
+        let nonce = |at: usize| format!("${}\r\n{}\r\n", command[at].len(), command[at]);
+        let answer = match command[0].as_str() {
+            "HELLO" => "%1\r\n$5\r\nproto\r\n:3\r\n".to_owned(),
+            "SUBSCRIBE" => format!(
+                ">3\r\n$9\r\nsubscribe\r\n${}\r\n{}\r\n:1\r\n",
+                command[1].len(),
+                command[1]
+            ),
+            "INFO" => "$36\r\nredis_version:7.0.15\r\nrole:master\r\n \r\n".to_owned(),
+            "EVAL" | "EVALSHA" => {
+                let keys: usize = command[2].parse().unwrap();
+                let nonce = nonce(3 + keys);
+                match said.load(Ordering::SeqCst) {
+                    0 => match keys {
+                        3 => format!("*5\r\n$1\r\nG\r\n{nonce}$3\r\n123\r\n:5000\r\n:-1\r\n"),
+                        2 => format!("*2\r\n$1\r\nR\r\n{nonce}"),
+                        _ => format!("*4\r\n$1\r\nE\r\n{nonce}$3\r\n123\r\n:5000\r\n"),
+                    },
+                    place => NONSENSE[place - 1]
+                        .replace("NONCE", &nonce)
+                        .replace("SECRET", &command[4 + keys]),
+                }
+            }
+            _ => "+OK\r\n".to_owned(),
+        };
+        write.write_all(answer.as_bytes()).await?;
+        // An answer that is cut short is followed by the end.
+        if said.load(Ordering::SeqCst) > 0 && !answer.ends_with("\r\n") || answer.is_empty() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// One command: an array of texts.
+async fn command(
+    read: &mut (impl tokio::io::AsyncBufRead + Unpin),
+) -> std::io::Result<Option<Vec<String>>> {
+    let mut line = String::new();
+    if read.read_line(&mut line).await? == 0 {
+        return Ok(None);
+    }
+    let mut words = Vec::new();
+    for _ in 0..line[1..].trim().parse::<usize>().unwrap() {
+        line.clear();
+        read.read_line(&mut line).await?;
+        let mut word = vec![0; line[1..].trim().parse::<usize>().unwrap() + 2];
+        read.read_exact(&mut word).await?;
+        word.truncate(word.len() - 2);
+        words.push(String::from_utf8(word).unwrap());
+    }
+    Ok(Some(words))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nonsense_is_an_error_and_never_a_grant() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url =
+        format!("redis://{}?timeout=300ms&connect_timeout=2s", listener.local_addr().unwrap());
+    let said = Arc::new(AtomicUsize::new(0));
+    let server = tokio::spawn(serve(listener, Arc::clone(&said)));
+    let store = Arc::new(RedisStore::connect(&url).await.unwrap());
+    let (key, me) = (key("k"), secret());
+    for (n, nonsense) in NONSENSE.iter().enumerate() {
+        said.store(n + 1, Ordering::SeqCst);
+        let step = async {
+            let granted = attempt(&store, &key, &me, Intent::Queue).await;
+            assert!(!matches!(granted, Ok(Attempt::Granted(_))), "{nonsense:?}: {granted:?}");
+            let extended = extend(&store, &key, &me, LONG).await;
+            assert!(!matches!(extended, Ok(Extension::Extended(_))), "{nonsense:?}: {extended:?}");
+            let released = Arc::clone(&store).release(key.clone(), me.clone()).await;
+            assert!(!matches!(released, Ok(Release::Released)), "{nonsense:?}: {released:?}");
+            let looked = Arc::clone(&store).lookup(key.clone()).await;
+            for error in
+                [granted.err(), extended.err(), released.err(), looked.err()].into_iter().flatten()
+            {
+                let text = format!("{error} {error:?}");
+                assert!(!text.contains(me.expose()), "{text}");
+                assert_ne!(error.kind(), ErrorKind::Lost);
+            }
+        };
+        tokio::time::timeout(PATIENCE, step)
+            .await
+            .unwrap_or_else(|_| panic!("{nonsense:?} makes a call hang"));
+        // Honest again: the store recovers.
+        said.store(0, Ordering::SeqCst);
+        support::until("the store works again", async || {
+            attempt(&store, &key, &me, Intent::Try).await.is_ok()
+        })
+        .await;
+    }
+    server.abort();
+}

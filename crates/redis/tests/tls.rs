@@ -1,0 +1,92 @@
+//! TLS is verified: the certificate's issuer and the server's name.
+#![cfg(feature = "tls")]
+
+mod support;
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use holdtight_core::{ErrorKind, Release};
+use holdtight_redis::RedisStore;
+use holdtight_testkit::servers::Redis;
+use support::{connect, granted, key, release, secret};
+
+/// A self-signed certificate for 127.0.0.1 and its key.
+fn certificate(directory: &Path) -> bool {
+    let made = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+        ])
+        .args(["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .arg("-keyout")
+        .arg(directory.join("key.pem"))
+        .arg("-out")
+        .arg(directory.join("cert.pem"))
+        .stdin(Stdio::null())
+        .output();
+    made.is_ok_and(|made| made.status.success())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_a_server_with_the_right_certificate_and_name_is_believed() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tls");
+    std::fs::create_dir_all(&directory).unwrap();
+    if support::redis_is_missing() {
+        return;
+    }
+    if !certificate(&directory) {
+        assert!(
+            !std::env::var("CI").is_ok_and(|ci| ci == "true"),
+            "openssl is needed: apt-get install openssl"
+        );
+        eprintln!("skipped: openssl is not installed; run: apt-get install openssl");
+        return;
+    }
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let file = |name: &str| directory.join(name).to_string_lossy().into_owned();
+    let (cert, private) = (file("cert.pem"), file("key.pem"));
+    let arguments = [
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        &cert,
+        "--tls-key-file",
+        &private,
+        "--tls-auth-clients",
+        "no",
+        "--tls-ca-cert-file",
+        &cert,
+    ];
+    let _server = Redis::start_with(&arguments).await;
+
+    let store = connect(&format!("rediss://127.0.0.1:{port}?tls_ca={cert}")).await;
+    let me = secret();
+    granted(&store, &key("k"), &me).await;
+    assert_eq!(release(&store, &key("k"), &me).await, Release::Released);
+
+    for (wrong, why) in [
+        (format!("rediss://127.0.0.1:{port}"), "nobody vouches for the certificate"),
+        (format!("rediss://localhost:{port}?tls_ca={cert}"), "the certificate has another name"),
+        (format!("redis://127.0.0.1:{port}"), "no TLS where TLS is spoken"),
+    ] {
+        let error = RedisStore::connect(&wrong).await.expect_err(why);
+        assert!(
+            matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::InvalidConfig),
+            "{why}: {error}"
+        );
+    }
+    let error = RedisStore::connect(&format!("rediss://127.0.0.1:{port}?tls_ca=/nowhere"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+}
