@@ -51,6 +51,7 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     server("Memcached", &["memcached"], &["--version"], "memcached"),
     server("etcd", &["etcd"], &["--version"], "etcd-server"),
     server("etcdctl", &["etcdctl"], &["version"], "etcd-client"),
+    tool(&"hidane", &["--version"], "0.6.0"),
     server("tmux", &["tmux"], &["-V"], "tmux"),
     // Peers and small programs that tests of interoperability, TLS and clocks use.
     server("Node.js", &["node"], &["--version"], "nodejs"),

@@ -1,0 +1,160 @@
+//! Requests to Firestore's REST interface: credentials, one bounded answer each, and what went wrong.
+//!
+//! Only `POST` with names in the body, so that no id is ever part of a path.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gcp_auth::TokenProvider;
+use holdtight_core::LockError;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Bytes;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client as HttpClient;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde_json::Value;
+
+use crate::config::FirestoreConfig;
+use crate::error::{Fault, nonsense, refused};
+
+/// The longest answer: a page of a list, with room.
+const ANSWER_BYTES: usize = 4 << 20;
+
+const SCOPES: &[&str] = &["https://www.googleapis.com/auth/datastore"];
+
+/// Who we are to the server.
+enum Credentials {
+    /// Emulators take anybody for the owner.
+    Emulator,
+    Google(Arc<dyn TokenProvider>),
+}
+
+/// The way to the server.
+pub(crate) struct Client {
+    http: HttpClient<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    credentials: Credentials,
+    /// `https://…/v1/projects/…/documents`.
+    base: String,
+    timeout: Duration,
+}
+
+impl Client {
+    /// With the user's own tokens, or those of the usual chain of Google's tools.
+    pub(crate) async fn new(
+        config: &FirestoreConfig,
+        tokens: Option<Arc<dyn TokenProvider>>,
+    ) -> Result<Self, LockError> {
+        let provider = rustls::crypto::ring::default_provider();
+        let builder = HttpsConnectorBuilder::new().with_provider_and_native_roots(provider);
+        let builder = builder.map_err(|error| {
+            LockError::invalid_config("this system has no certificates that TLS could trust")
+                .with_source(error)
+        })?;
+        let (builder, root, credentials) = if let Some(address) = &config.emulator {
+            (builder.https_or_http(), format!("http://{address}"), Credentials::Emulator)
+        } else {
+            let tokens = match tokens {
+                Some(tokens) => tokens,
+                None => gcp_auth::provider().await.map_err(|error| {
+                    LockError::auth_failed(
+                        "no Google credentials were found; set GOOGLE_APPLICATION_CREDENTIALS, or run \
+                         gcloud auth application-default login",
+                    )
+                    .with_source(error)
+                })?,
+            };
+            let root = "https://firestore.googleapis.com".to_owned();
+            (builder.https_only(), root, Credentials::Google(tokens))
+        };
+        let mut http = HttpClient::builder(TokioExecutor::new());
+        // A request that failed is settled by whoever sent it, and never sent again behind our back.
+        http.retry_canceled_requests(false).pool_idle_timeout(Duration::from_secs(30));
+        Ok(Self {
+            http: http.build(builder.enable_http1().enable_http2().build()),
+            credentials,
+            base: format!("{root}/v1/{}", config.documents()),
+            timeout: config.timeout,
+        })
+    }
+
+    /// Asks something that changes nothing.
+    pub(crate) async fn read(&self, method: &str, body: &Value) -> Result<Value, Fault> {
+        self.post(method, body, false).await
+    }
+
+    /// Asks for a change.
+    pub(crate) async fn write(&self, method: &str, body: &Value) -> Result<Value, Fault> {
+        self.post(method, body, true).await
+    }
+
+    async fn post(&self, method: &str, body: &Value, writes: bool) -> Result<Value, Fault> {
+        let limit = tokio::time::Instant::now() + self.timeout;
+        let bearer = match tokio::time::timeout_at(limit, self.bearer()).await {
+            Ok(bearer) => bearer?,
+            Err(_) => {
+                return Err(LockError::unavailable("no token came from Google in time").into());
+            }
+        };
+        let request = hyper::Request::post(format!("{}:{method}", self.base))
+            .header(CONTENT_TYPE, "application/json")
+            .header(AUTHORIZATION, bearer)
+            .body(Full::new(Bytes::from(body.to_string())))
+            .map_err(|error| {
+                LockError::internal("a request could not be made").with_source(error)
+            })?;
+        let lost = |why: String| {
+            Fault::Failed(if writes {
+                LockError::ambiguous(format!("Firestore was asked to write, but {why}"))
+            } else {
+                LockError::unavailable(format!(
+                    "Firestore was asked, but {why}; nothing was changed"
+                ))
+            })
+        };
+        let exchange = async {
+            let answer = self.http.request(request).await.map_err(|error| {
+                if error.is_connect() {
+                    let unreached =
+                        LockError::unavailable("Firestore cannot be reached; check the network");
+                    return Fault::Failed(unreached.with_source(error));
+                }
+                lost(format!("the connection broke ({error})"))
+            })?;
+            let status = answer.status().as_u16();
+            let bytes = Limited::new(answer.into_body(), ANSWER_BYTES).collect().await;
+            let bytes =
+                bytes.map_err(|error| lost(format!("the answer broke off ({error})")))?.to_bytes();
+            match (status, serde_json::from_slice::<Value>(&bytes)) {
+                (200, Ok(answer)) => Ok(answer),
+                (200, Err(_)) => Err(nonsense("it is no JSON").into()),
+                (status, body) => Err(refused(status, &body.unwrap_or_default(), writes)),
+            }
+        };
+        match tokio::time::timeout_at(limit, exchange).await {
+            Ok(answer) => answer,
+            Err(_) => Err(lost(format!("no answer came in {:?}", self.timeout))),
+        }
+    }
+
+    async fn bearer(&self) -> Result<String, LockError> {
+        match &self.credentials {
+            Credentials::Emulator => Ok("Bearer owner".to_owned()),
+            Credentials::Google(tokens) => match tokens.token(SCOPES).await {
+                Ok(token) => Ok(format!("Bearer {}", token.as_str())),
+                Err(error) => {
+                    Err(LockError::auth_failed("Google gives no token for the credentials")
+                        .with_source(error))
+                }
+            },
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("base", &self.base).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,267 @@
+//! A Firestore that lies, fails, or lives an hour in the past or future: no false grant, and only its own times count.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use holdtight_core::{
+    AcquireRequest, Attempt, Backend as _, ErrorKind, ExtendBy, ExtendRequest, Extension, Key,
+    Level, LockError, Release, Secret,
+};
+use holdtight_firestore::FirestoreStore;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+const TTL: Duration = Duration::from_secs(30);
+
+/// Answers to the next requests of a method, first come, first served; the last one stays.
+type Script = Arc<Mutex<Vec<(&'static str, Vec<(u16, String)>)>>>;
+
+/// Speaks just enough HTTP.
+struct Fake {
+    url: String,
+    script: Script,
+    asked: Arc<Mutex<Vec<(String, String)>>>,
+}
+
+impl Fake {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let url = format!("firestore://fake?timeout=1s&emulator={address}");
+        let (script, asked) = (Script::default(), Arc::default());
+        let fake = Self { url, script: Arc::clone(&script), asked: Arc::clone(&asked) };
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream, Arc::clone(&script), Arc::clone(&asked)));
+            }
+        });
+        fake.say("batchGet", &[(200, missing("2026-01-01T00:00:00Z"))]);
+        fake
+    }
+
+    fn say(&self, method: &'static str, answers: &[(u16, String)]) {
+        let mut script = self.script.lock().unwrap();
+        script.retain(|(known, _)| *known != method);
+        script.push((method, answers.to_vec()));
+    }
+
+    fn commits(&self) -> Vec<String> {
+        let asked = self.asked.lock().unwrap();
+        asked
+            .iter()
+            .filter(|(path, _)| path.ends_with(":commit"))
+            .map(|(_, body)| body.clone())
+            .collect()
+    }
+}
+
+async fn serve(stream: TcpStream, script: Script, asked: Arc<Mutex<Vec<(String, String)>>>) {
+    let mut stream = BufReader::new(stream);
+    loop {
+        let (mut path, mut length) = (String::new(), 0);
+        loop {
+            let mut line = String::new();
+            if stream.read_line(&mut line).await.unwrap_or(0) == 0 {
+                return;
+            }
+            if path.is_empty() {
+                path = line.split(' ').nth(1).unwrap_or_default().to_owned();
+            }
+            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+            if line == "\r\n" {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).await.unwrap();
+        asked.lock().unwrap().push((path.clone(), String::from_utf8(body).unwrap()));
+        let (status, answer) = {
+            let mut script = script.lock().unwrap();
+            let answers = script.iter_mut().find(|(method, _)| path.ends_with(method));
+            match answers.map(|(_, answers)| answers) {
+                Some(answers) if answers.len() > 1 => answers.remove(0),
+                Some(answers) => answers[0].clone(),
+                None => (500, String::new()),
+            }
+        };
+        let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n", answer.len());
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(answer.as_bytes()).await.unwrap();
+    }
+}
+
+const NAME: &str = "projects/fake/databases/(default)/documents/holdtight_locks/k:job";
+
+fn missing(read: &str) -> String {
+    format!(r#"[{{"missing":"{NAME}","readTime":"{read}"}}]"#)
+}
+
+fn found(secret: &Secret, updated: &str, read: &str) -> String {
+    let fields = format!(
+        r#"{{"secret":{{"stringValue":"{}"}},"key":{{"stringValue":"job"}},"owner":{{"stringValue":"host=a"}},
+        "leaseMicros":{{"integerValue":"30000000"}},"renewals":{{"integerValue":"0"}}}}"#,
+        secret.expose()
+    );
+    format!(
+        r#"[{{"found":{{"name":"{NAME}","fields":{fields},"updateTime":"{updated}"}},"readTime":"{read}"}}]"#
+    )
+}
+
+fn committed(time: &str) -> String {
+    format!(r#"{{"writeResults":[{{"updateTime":"{time}"}}],"commitTime":"{time}"}}"#)
+}
+
+fn failure(status: &str) -> String {
+    format!(r#"{{"error":{{"code":1,"message":"hunter2","status":"{status}"}}}}"#)
+}
+
+async fn connect(fake: &Fake) -> Arc<FirestoreStore> {
+    Arc::new(FirestoreStore::connect(&fake.url).await.unwrap())
+}
+
+fn key() -> Key {
+    Key::new("job").unwrap()
+}
+
+fn secret() -> Secret {
+    Secret::generate().unwrap()
+}
+
+async fn attempt(store: &Arc<FirestoreStore>, secret: &Secret) -> Result<Attempt, LockError> {
+    Arc::clone(store).acquire(AcquireRequest::new(key(), secret.clone(), TTL)).await
+}
+
+async fn extend(store: &Arc<FirestoreStore>, secret: &Secret) -> Result<Extension, LockError> {
+    let request = ExtendRequest::new(key(), secret.clone(), ExtendBy::AtLeast(TTL));
+    Arc::clone(store).extend(vec![request]).await?.remove(0)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_ends_by_the_servers_times_whatever_this_machine_thinks() {
+    let fake = Fake::start().await;
+    let (store, me, other) = (connect(&fake).await, secret(), secret());
+    // Far from any clock here: long ago, and long ahead.
+    for year in ["1999", "2026", "2095"] {
+        let time = |clock: &str| format!("{year}-06-01T12:{clock}Z");
+        fake.say("commit", &[(200, committed(&time("59:00.000005")))]);
+        fake.say("batchGet", &[(200, found(&other, &time("00:00"), &time("00:29.9")))]);
+        match attempt(&store, &me).await.unwrap() {
+            Attempt::Busy(busy) => assert_eq!(busy.retry_after, Some(Duration::from_millis(100))),
+            other => panic!("not over yet in {year}: {other:?}"),
+        }
+        assert!(matches!(extend(&store, &other).await.unwrap(), Extension::Extended(_)));
+        fake.say("batchGet", &[(200, found(&other, &time("00:00"), &time("00:30.2")))]);
+        match attempt(&store, &me).await.unwrap() {
+            Attempt::Granted(lease) => {
+                assert_eq!(lease.fence.get() % 1_000_000, 5, "the time of the commit");
+            }
+            other => panic!("over in {year}: {other:?}"),
+        }
+        assert_eq!(extend(&store, &other).await.unwrap(), Extension::NotHeld, "nothing is revived");
+        let released = Arc::clone(&store).release(key(), other.clone()).await.unwrap();
+        assert_eq!(released, Release::NotHeld);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_storm_of_aborts_is_waited_out_and_an_endless_one_is_given_up() {
+    let fake = Fake::start().await;
+    let (store, me) = (connect(&fake).await, secret());
+    let aborted = || (409, failure("ABORTED"));
+    let done = (200, committed("2026-01-01T00:00:01.000000Z"));
+    fake.say("commit", &[aborted(), aborted(), aborted(), done]);
+    assert!(matches!(attempt(&store, &me).await.unwrap(), Attempt::Granted(_)));
+    assert_eq!(fake.commits().len(), 4);
+    fake.say("commit", &[aborted()]);
+    let error = attempt(&store, &me).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "certainly not done: {error}");
+    let commits = fake.commits().len() - 4;
+    assert!((2..=16).contains(&commits), "tried {commits} times");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_write_carries_a_precondition() {
+    let fake = Fake::start().await;
+    let (store, me) = (connect(&fake).await, secret());
+    fake.say("commit", &[(200, committed("2026-01-01T00:00:01.000000Z"))]);
+    attempt(&store, &me).await.unwrap();
+    fake.say(
+        "batchGet",
+        &[(200, found(&me, "2026-01-01T00:00:01.000007Z", "2026-01-01T00:00:20Z"))],
+    );
+    assert!(matches!(extend(&store, &me).await.unwrap(), Extension::Extended(_)));
+    Arc::clone(&store).release(key(), me.clone()).await.unwrap();
+    let commits = fake.commits();
+    let [grant, renewal, deletion] = commits.as_slice() else {
+        panic!("three writes: {commits:?}")
+    };
+    assert!(grant.contains(r#""currentDocument":{"exists":false}"#), "{grant}");
+    for write in [renewal, deletion] {
+        assert!(
+            write.contains(r#""currentDocument":{"updateTime":"2026-01-01T00:00:01.000007Z"}"#),
+            "{write}"
+        );
+    }
+    assert!(renewal.contains(r#""fence":{"integerValue":"1767225601000007"}"#), "{renewal}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_malformed_answer_is_ever_a_grant() {
+    let fake = Fake::start().await;
+    let (store, me) = (connect(&fake).await, secret());
+    for answer in [
+        "",
+        "{}",
+        "[]",
+        "null",
+        "{",
+        "OK",
+        r#"{"writeResults":[{}]}"#,
+        r#"{"commitTime":5}"#,
+        r#"{"commitTime":"yesterday"}"#,
+        r#"{"writeResults":[{"updateTime":"2026-13-01T00:00:00Z"}]}"#,
+    ] {
+        fake.say("commit", &[(200, answer.to_owned())]);
+        let error = attempt(&store, &me).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Internal, "{answer}: {error}");
+    }
+    fake.say("commit", &[(200, committed("2026-01-01T00:00:01Z"))]);
+    let other = missing("2026-01-01T00:00:00Z").replace("k:job", "k:other");
+    let deep = "[".repeat(100_000);
+    for answer in ["", "{}", "[]", "[{}]", "null", &other, &deep, r#"[{"readTime":"x"}]"#] {
+        fake.say("batchGet", &[(200, answer.to_owned())]);
+        let error = attempt(&store, &me).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Internal, "{answer:.40}: {error}");
+    }
+    let huge = format!(r#"["{}"]"#, "x".repeat(5 << 20));
+    fake.say("batchGet", &[(200, huge)]);
+    assert!(attempt(&store, &me).await.is_err(), "an answer without end is not read to its end");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failures_say_what_is_known() {
+    let fake = Fake::start().await;
+    let (store, me) = (connect(&fake).await, secret());
+    for (status, http, kind) in [
+        ("UNAVAILABLE", 503, ErrorKind::Ambiguous),
+        ("INTERNAL", 500, ErrorKind::Ambiguous),
+        ("DEADLINE_EXCEEDED", 504, ErrorKind::Ambiguous),
+        ("PERMISSION_DENIED", 403, ErrorKind::AuthFailed),
+        ("RESOURCE_EXHAUSTED", 429, ErrorKind::RateLimited),
+    ] {
+        fake.say("commit", &[(http, failure(status))]);
+        let error = attempt(&store, &me).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{status}: {error}");
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_emulator_is_never_taken_for_firestore() {
+    let fake = Fake::start().await;
+    let found = connect(&fake).await.probe().await.unwrap();
+    assert_eq!(found.level(), Level::Unsafe);
+    assert!(found.to_string().contains("emulator"), "{found}");
+}

@@ -1,0 +1,355 @@
+//! One connection to the server: requests go out pipelined, replies come back in order, and a new connection is made
+//! when the old one breaks.
+//!
+//! A caller that goes away leaves its reply to be read and dropped, so nobody else's is ever mistaken. What requests
+//! mean is `steps.rs`'s affair.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdtight_core::LockError;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::config::{Address, MemcachedConfig};
+use crate::error::{Fault, refused};
+use crate::protocol::{Inbox, Refusal, Reply, Request};
+
+/// Requests that may wait for their replies, or for being sent.
+const PIPELINE: usize = 1024;
+
+/// The pauses between attempts to connect: the first and the longest. Each is cut short at random by up to a half.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A server that says it is younger than so many seconds may have been started just now: it starts counting at two.
+const YOUNG: u64 = 4;
+
+/// How long a young server is left alone before it grants anything.
+const SETTLING: Duration = Duration::from_secs(1);
+
+/// The server, connected or not.
+pub(crate) struct Link {
+    config: Arc<MemcachedConfig>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    session: Option<Arc<Session>>,
+    failures: u32,
+    /// Until when nobody tries to connect, and why the last attempt failed.
+    pause: Option<(Instant, LockError)>,
+}
+
+impl Link {
+    pub(crate) fn new(config: Arc<MemcachedConfig>) -> Self {
+        Self { config, state: Mutex::default() }
+    }
+
+    /// The connection there is, or a new one. All who need one wait for the same attempt.
+    pub(crate) async fn session(&self) -> Result<Arc<Session>, LockError> {
+        let mut state = self.state.lock().await;
+        if let Some(session) = state.session.as_ref().filter(|session| session.is_alive()) {
+            return Ok(Arc::clone(session));
+        }
+        state.session = None;
+        if let Some((until, why)) = &state.pause
+            && Instant::now() < *until
+        {
+            return Err(why.duplicate());
+        }
+        match Session::open(&self.config).await {
+            Ok(session) => {
+                let session = Arc::new(session);
+                *state = State { session: Some(Arc::clone(&session)), ..State::default() };
+                Ok(session)
+            }
+            Err(why) => {
+                let pause = FIRST_PAUSE * 2u32.saturating_pow(state.failures.min(16));
+                let pause = pause.min(LONGEST_PAUSE).mul_f64(0.5 + fastrand::f64() / 2.0);
+                state.failures = state.failures.saturating_add(1);
+                state.pause = Some((Instant::now() + pause, why.duplicate()));
+                tracing::debug!(error = %why, ?pause, "no connection");
+                Err(why)
+            }
+        }
+    }
+}
+
+/// A live connection, and what is known of the server process behind it.
+pub(crate) struct Session {
+    wire: Wire,
+    /// When the server process was started, in seconds: it sets the fences of this process apart from all others.
+    pub(crate) start: u32,
+    /// The server's time when it was asked, and when that was.
+    time: (u64, Instant),
+    settled_at: Instant,
+}
+
+impl Session {
+    async fn open(config: &Arc<MemcachedConfig>) -> Result<Self, LockError> {
+        let server: Arc<str> = config.address.to_string().into();
+        let limit = Instant::now() + config.connect_timeout;
+        let not_reached = |why: String| {
+            LockError::unavailable(format!(
+                "cannot reach {server}: {why}; check that it runs there"
+            ))
+        };
+        let connecting = timeout_at(limit, Wire::connect(config, Arc::clone(&server))).await;
+        let wire = match connecting {
+            Ok(Ok(wire)) => wire,
+            Ok(Err(error)) => return Err(not_reached(error.to_string())),
+            Err(_) => {
+                return Err(not_reached(format!("no connection in {:?}", config.connect_timeout)));
+            }
+        };
+        let greeting = async {
+            match wire.ask(Request::NoOp).await? {
+                Reply::NoOp => wire.statistics("").await,
+                other => Err(wire.refused(&other)),
+            }
+        };
+        let statistics = match timeout_at(limit, greeting).await {
+            Ok(statistics) => statistics?,
+            Err(_) => {
+                return Err(not_reached(format!("no answer in {:?}", config.connect_timeout)));
+            }
+        };
+        let asked_at = Instant::now();
+        let number = |name: &str| {
+            let found = statistics.iter().find(|(known, _)| known == name);
+            found.and_then(|(_, value)| value.parse::<u64>().ok())
+        };
+        let (Some(time), Some(uptime)) = (number("time"), number("uptime")) else {
+            return Err(LockError::internal(format!(
+                "{server} does not say its time and uptime, from which fences are made"
+            )));
+        };
+        let start = time.checked_sub(uptime).and_then(|start| u32::try_from(start).ok());
+        let Some(start) = start.filter(|start| *start > 0) else {
+            return Err(LockError::internal(format!(
+                "{server} says a time and uptime that no clock has; fences cannot be made from it"
+            )));
+        };
+        let settling = if uptime < YOUNG { SETTLING } else { Duration::ZERO };
+        tracing::debug!(%server, start, uptime, "connected");
+        Ok(Self { wire, start, time: (time, asked_at), settled_at: asked_at + settling })
+    }
+
+    fn is_alive(&self) -> bool {
+        !self.wire.jobs.is_closed()
+    }
+
+    /// Waits until no earlier process of this server can have been started in the same second and have granted.
+    ///
+    /// Every grant comes a second or more after the start of its process. A process that follows starts later than
+    /// that grant, so in a later second, and its fences are higher. Without this, a server that is restarted twice
+    /// in one second would count the same fences again.
+    pub(crate) async fn settled(&self) {
+        sleep_until(self.settled_at).await;
+    }
+
+    /// About what the server's clock says now. For display.
+    pub(crate) fn server_time(&self) -> u64 {
+        self.time.0.saturating_add(self.time.1.elapsed().as_secs())
+    }
+
+    /// Sends a request and waits for its reply.
+    pub(crate) async fn ask(&self, request: Request) -> Result<Reply, LockError> {
+        self.wire.ask(request).await
+    }
+
+    pub(crate) async fn statistics(
+        &self,
+        of: &'static str,
+    ) -> Result<Vec<(String, String)>, LockError> {
+        self.wire.statistics(of).await
+    }
+
+    /// The error for a reply that says no, or makes no sense.
+    pub(crate) fn refused(&self, reply: &Reply) -> LockError {
+        self.wire.refused(reply)
+    }
+}
+
+/// The way to the task that has the socket.
+struct Wire {
+    jobs: mpsc::Sender<Job>,
+    timeout: Duration,
+    server: Arc<str>,
+}
+
+struct Job {
+    request: Request,
+    reply: oneshot::Sender<Result<Reply, Fault>>,
+}
+
+impl Wire {
+    async fn connect(config: &MemcachedConfig, server: Arc<str>) -> io::Result<Self> {
+        let (jobs, work) = mpsc::channel(PIPELINE);
+        // A caller gives up after one timeout. The connection stays for one more, so that what follows, such as the
+        // release of a lock that was perhaps granted, comes after it on the same connection.
+        let patience = config.timeout * 2;
+        match &config.address {
+            Address::Tcp(host, port) => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                stream.set_nodelay(true)?;
+                tokio::spawn(Carrier::new(work, patience).carry(stream));
+            }
+            #[cfg(unix)]
+            Address::Unix(path) => {
+                let stream = tokio::net::UnixStream::connect(path).await?;
+                tokio::spawn(Carrier::new(work, patience).carry(stream));
+            }
+            #[cfg(not(unix))]
+            Address::Unix(_) => return Err(io::ErrorKind::Unsupported.into()),
+        }
+        Ok(Self { jobs, timeout: config.timeout, server })
+    }
+
+    async fn ask(&self, request: Request) -> Result<Reply, LockError> {
+        let writes = request.writes();
+        self.exchange(request).await.map_err(|fault| fault.explain(&self.server, writes))
+    }
+
+    async fn exchange(&self, request: Request) -> Result<Reply, Fault> {
+        let limit = Instant::now() + self.timeout;
+        let place = match timeout_at(limit, self.jobs.reserve()).await {
+            Ok(Ok(place)) => place,
+            Ok(Err(_)) => return Err(Fault::NotSent("the connection broke".into())),
+            Err(_) => return Err(Fault::NotSent("too many requests wait for it".into())),
+        };
+        let (reply, answer) = oneshot::channel();
+        place.send(Job { request, reply });
+        match timeout_at(limit, answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(Fault::Lost("the connection was given up".into())),
+            Err(_) => Err(Fault::Lost(format!("no answer came in {:?}", self.timeout).into())),
+        }
+    }
+
+    async fn statistics(&self, of: &'static str) -> Result<Vec<(String, String)>, LockError> {
+        match self.ask(Request::Statistics { of }).await? {
+            Reply::Statistics(statistics) => Ok(statistics),
+            other => Err(self.refused(&other)),
+        }
+    }
+
+    fn refused(&self, reply: &Reply) -> LockError {
+        refused(reply, &self.server)
+    }
+}
+
+/// Has the socket, and knows whose reply comes next.
+struct Carrier {
+    work: mpsc::Receiver<Job>,
+    patience: Duration,
+    waiting: VecDeque<(Instant, oneshot::Sender<Result<Reply, Fault>>)>,
+    inbox: Inbox,
+    out: Vec<u8>,
+    sent: usize,
+}
+
+impl Carrier {
+    fn new(work: mpsc::Receiver<Job>, patience: Duration) -> Self {
+        let (waiting, inbox) = (VecDeque::new(), Inbox::default());
+        Self { work, patience, waiting, inbox, out: Vec::new(), sent: 0 }
+    }
+
+    /// Works until the connection breaks or nobody wants it any more; then says so to all who wait.
+    async fn carry(mut self, stream: impl AsyncRead + AsyncWrite) {
+        let why: Arc<str> = match self.work_on(stream).await {
+            Ok(()) => return,
+            Err(why) => why.into(),
+        };
+        tracing::debug!(%why, waiting = self.waiting.len(), "the connection ends");
+        self.work.close();
+        for (_, reply) in self.waiting {
+            let _ = reply.send(Err(Fault::Lost(Arc::clone(&why))));
+        }
+        while let Ok(job) = self.work.try_recv() {
+            let _ = job.reply.send(Err(Fault::NotSent(Arc::clone(&why))));
+        }
+    }
+
+    async fn work_on(&mut self, stream: impl AsyncRead + AsyncWrite) -> Result<(), String> {
+        let (mut from, mut to) = tokio::io::split(stream);
+        let mut wanted = true;
+        while wanted || !self.waiting.is_empty() {
+            let overdue = self.waiting.front().map(|(since, _)| *since + self.patience);
+            let room = self.out.is_empty() && self.waiting.len() < PIPELINE;
+            tokio::select! {
+                job = self.work.recv(), if wanted && room => match job {
+                    Some(job) => self.take(job),
+                    None => wanted = false,
+                },
+                wrote = to.write(&self.out[self.sent..]), if !self.out.is_empty() => match wrote {
+                    Ok(0) => return Err("the connection takes nothing more".to_owned()),
+                    Ok(count) => self.wrote(count),
+                    Err(error) => return Err(format!("the connection broke: {error}")),
+                },
+                read = from.read_buf(self.inbox.space()) => match read {
+                    Ok(0) => return Err("the server closed the connection".to_owned()),
+                    Ok(_) => self.deliver()?,
+                    Err(error) => return Err(format!("the connection broke: {error}")),
+                },
+                () = async { sleep_until(overdue.unwrap_or_else(Instant::now)).await }, if overdue.is_some() => {
+                    return Err("the server is silent".to_owned());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a job, and all others that are there already, into one write.
+    fn take(&mut self, job: Job) {
+        let mut next = Some(job);
+        while let Some(job) = next {
+            // Nobody waits for it and it has not left: it never will.
+            if !job.reply.is_closed() {
+                job.request.encode(&mut self.out);
+                self.waiting.push_back((Instant::now(), job.reply));
+            }
+            next = if self.waiting.len() < PIPELINE { self.work.try_recv().ok() } else { None };
+        }
+    }
+
+    fn wrote(&mut self, count: usize) {
+        self.sent += count;
+        if self.sent == self.out.len() {
+            self.out.clear();
+            self.sent = 0;
+        }
+    }
+
+    fn deliver(&mut self) -> Result<(), String> {
+        loop {
+            let reply = match self.inbox.next() {
+                Ok(None) => return Ok(()),
+                Ok(Some(reply)) => reply,
+                Err(malformed) => {
+                    let why = malformed.to_string();
+                    if let Some((_, waiting)) = self.waiting.pop_front() {
+                        let _ = waiting.send(Err(Fault::Nonsense(why.as_str().into())));
+                    }
+                    return Err(why);
+                }
+            };
+            // What the server makes of the bytes after a request that it did not understand, nobody knows.
+            let out_of_step =
+                matches!(reply, Reply::Refused(Refusal::Command | Refusal::Request, _));
+            match self.waiting.pop_front() {
+                Some((_, waiting)) => drop(waiting.send(Ok(reply))),
+                None => return Err("the server answered a question that nobody asked".to_owned()),
+            }
+            if out_of_step {
+                return Err("the server did not understand a request".to_owned());
+            }
+        }
+    }
+}
