@@ -25,6 +25,8 @@
 //! | `memory:NAME` | always there | nothing | one process; shared by all who use the name while somebody has it |
 //! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | the client `redis`, with TLS | Redis and Valkey |
 //! | `postgres://…` | `postgres` | the client `tokio-postgres`, with TLS | PostgreSQL |
+//! | `memcached://…` | `memcached` | nothing but tokio: the client is ours | memcached, advisory unless it never evicts |
+//! | `firestore://project/database` | `firestore` | HTTPS by `hyper`, Google credentials | Firestore |
 //! | `etcd://…` | `etcd` | gRPC by `tonic`, with TLS | etcd |
 //!
 //! A store of your own implements [`Backend`] and goes to [`DistributedLock::builder`].

@@ -62,6 +62,12 @@ const STORES: &[Row] = &[
         open: compiled!("postgres", postgres),
     },
     Row { schemes: &["etcd", "etcds"], feature: "etcd", open: compiled!("etcd", etcd) },
+    Row {
+        schemes: &["memcached", "memcached+unix"],
+        feature: "memcached",
+        open: compiled!("memcached", memcached),
+    },
+    Row { schemes: &["firestore"], feature: "firestore", open: compiled!("firestore", firestore) },
 ];
 
 /// Opens the store that `url` names.
@@ -156,6 +162,22 @@ fn redis(url: &StoreUrl) -> Opening<'_> {
 fn etcd(url: &StoreUrl) -> Opening<'_> {
     Box::pin(async {
         Ok(Arc::new(holdtight_etcd::EtcdStore::connect(url.expose()).await?) as Arc<dyn Backend>)
+    })
+}
+
+#[cfg(feature = "memcached")]
+fn memcached(url: &StoreUrl) -> Opening<'_> {
+    Box::pin(async {
+        let store = holdtight_memcached::MemcachedStore::connect(url.expose()).await?;
+        Ok(Arc::new(store) as Arc<dyn Backend>)
+    })
+}
+
+#[cfg(feature = "firestore")]
+fn firestore(url: &StoreUrl) -> Opening<'_> {
+    Box::pin(async {
+        let store = holdtight_firestore::FirestoreStore::connect(url.expose()).await?;
+        Ok(Arc::new(store) as Arc<dyn Backend>)
     })
 }
 
