@@ -40,7 +40,7 @@ const CHORES: &[Chore] = &[
     Chore {
         name: "test",
         usage: "test [ARGS]",
-        about: "install what tests need if it is missing, then run all tests; ARGS go to nextest or cargo test",
+        about: "install what tests need if it is missing, then run all tests; ARGS go to cargo test",
         run: test::run,
     },
     Chore {

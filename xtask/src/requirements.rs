@@ -52,10 +52,13 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     server("etcd", &["etcd"], &["--version"], "etcd-server"),
     server("etcdctl", &["etcdctl"], &["version"], "etcd-client"),
     server("tmux", &["tmux"], &["-V"], "tmux"),
-    Requirement {
-        need: Need::Optional("runs tests in parallel and stops those that hang; else cargo test"),
-        ..tool(&"cargo-nextest", &["nextest", "--version"], "0.9.143")
-    },
+    // Peers and small programs that tests of interoperability, TLS and clocks use.
+    server("Node.js", &["node"], &["--version"], "nodejs"),
+    server("npm", &["npm"], &["--version"], "npm"),
+    server("Python", &["python3"], &["--version"], "python3"),
+    server("pip", &["pip3"], &["--version"], "python3-pip"),
+    server("OpenSSL", &["openssl"], &["version"], "openssl"),
+    server("C compiler", &["cc"], &["--version"], "gcc"),
     Requirement {
         need: Need::Optional("checks licences and sources of dependencies; else CI leaves it out"),
         ..tool(&"cargo-deny", &["--version"], "0.20.2")

@@ -1,32 +1,26 @@
 //! `cargo xtask test`: the test command of README. Sees to the servers, then runs every test and every
 //! documentation example. It starts no server itself: tests start their own and stop them.
 
-use crate::locate::find;
 use crate::process::{Outcome, cargo, in_ci, run as run_shown};
 use crate::ready::ready;
-use crate::requirements::REQUIREMENTS;
 use crate::workspace::Workspace;
 
 pub(crate) fn run(args: &[String]) -> Outcome {
     let workspace = Workspace::load()?;
     let path = ready(&workspace)?;
 
-    let nextest = REQUIREMENTS
-        .iter()
-        .any(|row| row.programs == ["cargo-nextest"] && find(row, &workspace.tools()).is_some());
     let mut tests = cargo();
-    match (nextest, in_ci()) {
-        (true, false) => tests.args(["nextest", "run"]),
-        (true, true) => tests.args(["nextest", "run", "--profile", "ci"]),
-        (false, false) => tests.arg("test"),
-        (false, true) => tests.args(["test", "--no-fail-fast"]),
-    };
+    tests.arg("test");
+    if in_ci() {
+        // One run shows every failure.
+        tests.arg("--no-fail-fast");
+    }
     let chosen = Chosen::from(args);
     if chosen.packages.is_empty() {
         tests.arg("--workspace");
     }
-    if !nextest && args.is_empty() {
-        // The examples have their own run below, as with nextest.
+    if args.is_empty() {
+        // The examples in the documentation have their own run below.
         tests.args(["--lib", "--bins", "--tests", "--examples"]);
     }
     run_shown(tests.args(args).env("PATH", &path))?;

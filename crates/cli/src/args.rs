@@ -32,9 +32,9 @@ pub(crate) struct Cli {
 }
 
 const EXAMPLES: &str =
-    "Stores: file: (the default, in your state directory), file:/directory, memory:. A URL with a
-password belongs into HOLDTIGHT_STORE or holdtight.toml: a command line can be read by everybody on
-this machine.
+    "Stores: file: (the default, in your state directory), file:/directory, redis://host,
+postgres://host/database, memory:. A URL with a password belongs into HOLDTIGHT_STORE or
+holdtight.toml: a command line can be read by everybody on this machine.
 
 Examples:
   holdtight run backup -- ./backup.sh         hold `backup` while the script runs

@@ -128,6 +128,14 @@ fn doctor_says_what_the_store_promises() {
 }
 
 #[test]
+fn a_store_without_a_schema_needs_no_migration() {
+    let home = Home::new();
+    assert_eq!(home.call("migrate").succeeded().out, "file: needs no schema\n");
+    let json = home.call("--store memory: migrate --json").succeeded().json();
+    assert_eq!(json, serde_json::json!({ "store": "memory:", "has_schema": false }));
+}
+
+#[test]
 fn bench_measures_cycles_and_leaves_nothing_behind() {
     let home = Home::new();
     for extra in ["", " --shared-key"] {

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use support::{Home, read};
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "run",
     "acquire",
     "extend",
@@ -19,6 +19,7 @@ const COMMANDS: [&str; 13] = [
     "wait",
     "force-release",
     "doctor",
+    "migrate",
     "config",
     "bench",
     "completions",

@@ -69,6 +69,24 @@ fn a_store_that_cannot_serve_is_69_and_named_with_its_origin() {
 }
 
 #[test]
+fn a_server_that_is_not_there_is_69_and_its_password_stays_hidden() {
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    for scheme in ["redis", "postgres"] {
+        let url = format!("{scheme}://ann:tiger@127.0.0.1:{port}/0");
+        let home = Home::new().with("HOLDTIGHT_STORE", &url);
+        for line in ["status k", "acquire -n k", "doctor", "migrate"] {
+            let shown = format!("the store is {scheme}://ann:***@127.0.0.1:{port}/0");
+            let answer = home.call(line).refused(69, &[&shown]);
+            assert!(!answer.err.contains("tiger"), "{line}: {}", answer.err);
+        }
+        let run = home.call("run -n k true");
+        assert_eq!(run.code, 69, "{}", run.err);
+        assert!(!run.err.contains("tiger"), "{}", run.err);
+    }
+}
+
+#[test]
 fn a_bad_key_is_bad_data() {
     let home = Home::new();
     for command in ["acquire", "status", "wait"] {

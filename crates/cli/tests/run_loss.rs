@@ -8,16 +8,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use run_harness::{Bench, code, eventually, runs, stderr, stdout};
-
-/// A command and a grandchild that both ignore TERM; their process ids are in `child` and `grandchild`.
-const STUBBORN: &str = "trap '' TERM; (trap '' TERM; echo $BASHPID > grandchild; while :; do sleep 0.05; done) & \
-                        echo $$ > child; while :; do sleep 0.05; done";
-
-/// Says for each of those two whether it can still run.
-const INSPECT: &str = "for name in child grandchild; do \
-                         state=$(sed 's/.*) //; s/ .*//' /proc/$(cat $name)/stat 2>/dev/null); \
-                         case $state in ''|Z|X) echo $name gone;; *) echo $name runs;; esac; done";
+use run_harness::{Bench, INSPECT, STUBBORN, code, eventually, runs, stderr, stdout};
 
 #[test]
 fn after_kill_9_of_the_wrapper_the_whole_group_is_gone_before_the_next_holder_starts() {

@@ -13,7 +13,7 @@ use holdtight_core::{
 };
 
 use crate::error::{Effect, doubtful};
-use crate::lease::{Granted, seconds, span};
+use crate::lease::{seconds, span};
 use crate::names::Place;
 use crate::proto::{KeyValue, TxnRequest};
 use crate::store::EtcdStore;
@@ -27,6 +27,10 @@ const QUEUE_LIFE: Duration = Duration::from_secs(10);
 
 /// When a waiter asks again at the latest, so that its place stays alive.
 const QUEUE_REFRESH: Duration = Duration::from_secs(3);
+
+/// How the value of an entry begins: one that waits, or did until it became the oldest; and one that was granted.
+const WAITING: &[u8] = b"v=1 waiting=1 ";
+const HOLDING: &[u8] = b"v=1 ";
 
 /// How often a step starts again because the lock changed between two requests.
 pub(crate) const ROUNDS: usize = 8;
@@ -75,7 +79,7 @@ impl EtcdStore {
     ) -> Result<Option<Attempt>, LockError> {
         let Some(holder) = view.holder else { return Ok(None) };
         if holder.key == place.entry {
-            let extended = self.claim(place, holder, request.ttl).await.map_err(doubtful)?;
+            let extended = self.claim(place, &holder, request).await.map_err(doubtful)?;
             let Extension::Extended(lease) = extended else { return Ok(None) };
             self.line.forget(place);
             self.line.note_free(&place.lock);
@@ -97,21 +101,22 @@ impl EtcdStore {
         Ok(Some(Attempt::Busy(busy.map_err(|error| if queued { doubtful(error) } else { error })?)))
     }
 
-    /// The entry that holds the lock is ours, waited for or asked for again: moves its lease, if it still can be.
+    /// The entry that holds the lock is ours, waited for or asked for again: gives it the lease that it should have.
     async fn claim(
         &self,
         place: &Place,
-        entry: KeyValue,
-        ttl: Duration,
+        entry: &KeyValue,
+        request: &AcquireRequest,
     ) -> Result<Extension, LockError> {
-        // A place in the line hangs on a short lease; there is no need to ask how short.
-        if self.line.stands(place)
-            && ttl > QUEUE_LIFE
-            && let Some(lease) = self.replace(&entry, seconds(ttl)).await?
-        {
-            return self.extended(&entry, lease.seconds);
+        if entry.value.starts_with(WAITING) {
+            // The lease of a place in the line says nothing about the lock's: it may be longer, too.
+            let text = describe(request, HOLDING);
+            let hold = |lease| put(&entry.key, text.clone(), lease);
+            if let Some(lease) = self.replace(entry, seconds(request.ttl), hold).await? {
+                return self.extended(entry, lease.seconds);
+            }
         }
-        self.prolong(place, ExtendBy::AtLeast(ttl)).await
+        self.prolong(place, ExtendBy::AtLeast(request.ttl)).await
     }
 
     /// Makes an entry; `None` if the lock turned out to be other than expected and must be looked at again.
@@ -121,10 +126,9 @@ impl EtcdStore {
         request: &AcquireRequest,
     ) -> Result<Option<Attempt>, LockError> {
         let queues = request.intent == Intent::Queue;
-        let life = if queues { request.ttl.min(QUEUE_LIFE) } else { request.ttl };
+        let (life, mark) = if queues { (QUEUE_LIFE, WAITING) } else { (request.ttl, HOLDING) };
         let lease = self.link.grant(seconds(life)).await?;
-        let text = format!("v=1 {}", request.owner.to_text()).into_bytes();
-        let entry = put(&place.entry, text, lease.id);
+        let entry = put(&place.entry, describe(request, mark), lease.id);
         let look = vec![read(oldest(&place.lock)), read(single(&place.entry))];
         let txn = if queues {
             TxnRequest {
@@ -143,7 +147,7 @@ impl EtcdStore {
         }
         answer.put()?;
         if queues {
-            self.entered(place, request, lease, answer).await
+            self.entered(place, request, answer).await
         } else {
             self.line.note_free(&place.lock);
             let fence = self.mint(answer.revision)?;
@@ -156,7 +160,6 @@ impl EtcdStore {
         &self,
         place: &Place,
         request: &AcquireRequest,
-        lease: Granted,
         mut answer: Answer,
     ) -> Result<Option<Attempt>, LockError> {
         let created = answer.revision;
@@ -165,11 +168,7 @@ impl EtcdStore {
             return Err(LockError::internal("etcd does not show an entry that it has just made"));
         };
         if holder.key == place.entry {
-            let fence = self.mint(created)?;
-            if lease.seconds >= seconds(request.ttl) {
-                return Ok(Some(Attempt::Granted(Lease::new(fence, span(lease.seconds)))));
-            }
-            let extended = self.prolong(place, ExtendBy::AtLeast(request.ttl)).await;
+            let extended = self.claim(place, &holder, request).await;
             return match extended.map_err(doubtful)? {
                 Extension::Extended(lease) => Ok(Some(Attempt::Granted(lease))),
                 _ => Ok(None),
@@ -186,7 +185,7 @@ impl EtcdStore {
 
     /// Keeps our place in the line alive, if that was not done a moment ago.
     async fn stay(&self, place: &Place, own: &KeyValue) -> Result<(), LockError> {
-        if self.line.is_fresh(place, own.create_revision, QUEUE_REFRESH / 2) {
+        if self.line.is_fresh(place, own.create_revision, QUEUE_REFRESH) {
             return Ok(());
         }
         for answer in self.link.keep_alive(&[own.lease]).await {
@@ -262,6 +261,11 @@ impl EtcdStore {
             _ => Ok(Release::NotHeld),
         }
     }
+}
+
+/// The value of an entry: for people, apart from its mark.
+fn describe(request: &AcquireRequest, mark: &[u8]) -> Vec<u8> {
+    [mark, request.owner.to_text().as_bytes()].concat()
 }
 
 /// Gives up on a lock that never stands still.

@@ -10,7 +10,7 @@ use crate::acquire::{ROUNDS, restless};
 use crate::error::{Effect, doubtful};
 use crate::lease::{Granted, seconds, span};
 use crate::names::Place;
-use crate::proto::{KeyValue, TxnRequest};
+use crate::proto::{KeyValue, RequestOp, TxnRequest};
 use crate::store::EtcdStore;
 use crate::txn::{is_unchanged, oldest, rehang, single};
 
@@ -124,7 +124,7 @@ impl EtcdStore {
             length.unwrap_or_else(|| Err(LockError::internal("no keep-alive was sent")))?;
         if length > 0 && length < wanted {
             // Longer than the old one can ever be, so that nothing is shortened, whoever restarts the old one.
-            let new = self.replace(entry, wanted).await?;
+            let new = self.replace(entry, wanted, |lease| rehang(&entry.key, lease)).await?;
             return new.map(|new| self.extended(entry, new.seconds)).transpose();
         }
         if !self.is_unchanged(entry).await.map_err(doubtful)? {
@@ -162,7 +162,7 @@ impl EtcdStore {
                 break;
             }
             // Somebody may restart the first lease while we replace it. So it is looked at again afterwards.
-            let swapped = self.swap(&entry, wanted).await;
+            let swapped = self.swap(&entry, wanted, |lease| rehang(&entry.key, lease)).await;
             let swapped =
                 swapped.map_err(|error| if added.is_some() { doubtful(error) } else { error });
             let Some(new) = swapped? else { break };
@@ -183,13 +183,14 @@ impl EtcdStore {
         self.extended(&entry, new.seconds).map(Some)
     }
 
-    /// Hangs an entry on a new lease and ends the old one; `None` if it changed since it was read.
+    /// Hangs an entry on a new lease by the step `hang`, and ends the old one; `None` if it changed since it was read.
     pub(crate) async fn replace(
         &self,
         entry: &KeyValue,
         length: i64,
+        hang: impl FnOnce(i64) -> RequestOp,
     ) -> Result<Option<Granted>, LockError> {
-        let new = self.swap(entry, length).await?;
+        let new = self.swap(entry, length, hang).await?;
         if new.is_some() {
             self.link.let_go(entry.lease);
         }
@@ -197,11 +198,16 @@ impl EtcdStore {
     }
 
     /// Hangs an entry on a new lease; `None` if it changed since it was read.
-    async fn swap(&self, entry: &KeyValue, length: i64) -> Result<Option<Granted>, LockError> {
+    async fn swap(
+        &self,
+        entry: &KeyValue,
+        length: i64,
+        hang: impl FnOnce(i64) -> RequestOp,
+    ) -> Result<Option<Granted>, LockError> {
         let new = self.link.grant(length).await?;
         let txn = TxnRequest {
             compare: is_unchanged(entry).into(),
-            success: vec![rehang(&entry.key, new.id)],
+            success: vec![hang(new.id)],
             failure: Vec::new(),
         };
         // If the answer is lost, the entry may hang on the new lease: then it must not be ended.

@@ -112,6 +112,32 @@ on_etcd! {
 }
 
 on_etcd! {
+    async fn a_place_in_the_line_outlives_a_short_lease_and_then_becomes_one(server: &Etcd) {
+        let (key, owner, me, store) = (key("k"), secret(), secret(), connect(&server.url()).await);
+        let (short, other) = (Duration::from_secs(1), connect(&server.url()).await);
+        granted(&store, &key, &owner).await;
+        let _bell = subscribe(&other, &key).await;
+        let ask = async || attempt_for(&other, &key, &me, Intent::Queue, short).await.unwrap();
+        assert!(matches!(ask().await, Attempt::Busy(_)));
+        let range = || format!(r#"{{"key":"{}","range_end":"{}","sort_order":"DESCEND","sort_target":"CREATE","limit":"1"}}"#,
+            base64(b"holdtight/"), base64(b"holdtight0"));
+        let place = admin(server, "kv/range", &range()).await;
+        // Three times the lease that was asked for, asking as rarely as a waiter may.
+        for _ in 0..2 {
+            tokio::time::sleep(short * 3).await;
+            assert!(matches!(ask().await, Attempt::Busy(_)));
+        }
+        let still = admin(server, "kv/range", &range()).await;
+        assert_eq!(field(&place, "create_revision"), field(&still, "create_revision"), "the same place");
+        assert_eq!(release(&store, &key, &owner).await, Release::Released);
+        let Attempt::Granted(lease) = ask().await else { panic!("it is this one's turn") };
+        assert_eq!(lease.ttl, short, "the lease of the lock, not that of the place");
+        assert_eq!(Some(lease.fence.to_string().as_str()), field(&place, "create_revision"));
+        until("the lock of a silent holder passes on", async || lookup(&other, &key).await.is_none()).await;
+    }
+}
+
+on_etcd! {
     async fn a_lease_is_as_long_as_the_server_says(server: &Etcd) {
         let store = connect(&server.url()).await;
         assert_eq!(store.capabilities().min_ttl, Duration::from_secs(1), "election timeout 250 ms");

@@ -22,10 +22,10 @@
 //! | `file:` | `file` (default) | 10 small crates, for `sha2` and `crc32fast`; no server | all processes of one machine; in your state directory |
 //! | `file:/directory` | `file` (default) | the same | the same, in a directory of your choice |
 //! | `memory:` | always there | nothing | one process, tests; private to the value |
+//! | `memory:NAME` | always there | nothing | one process; shared by all who use the name while somebody has it |
 //! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | the client `redis`, with TLS | Redis and Valkey |
 //! | `postgres://…` | `postgres` | the client `tokio-postgres`, with TLS | PostgreSQL |
 //! | `etcd://…` | `etcd` | gRPC by `tonic`, with TLS | etcd |
-//! | `memory:NAME` | always there | nothing | one process; shared by all who use the name while somebody has it |
 //!
 //! A store of your own implements [`Backend`] and goes to [`DistributedLock::builder`].
 //!

@@ -97,6 +97,10 @@ fn meaning(code: &SqlState, phase: Phase, fatal: bool) -> (ErrorKind, &'static s
             (ErrorKind::RateLimited, "; the server is out of a resource")
         }
         "0A000" => (ErrorKind::Unsupported, ""),
+        // Only the syncguard layout has a key besides the primary one.
+        "23505" => {
+            (ErrorKind::Unsupported, "; in the syncguard layout a secret holds one key at a time")
+        }
         _ => (ErrorKind::Internal, ""),
     }
 }
@@ -160,6 +164,7 @@ mod tests {
         for code in ["3F000", "42P01", "42883", "3D000"] {
             assert_eq!(kind(code, Phase::Write, false), ErrorKind::InvalidConfig, "{code}");
         }
+        assert_eq!(kind("23505", Phase::Write, false), ErrorKind::Unsupported);
         assert_eq!(kind("XX000", Phase::Write, false), ErrorKind::Internal);
     }
 }

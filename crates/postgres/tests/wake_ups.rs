@@ -132,10 +132,10 @@ async fn listening_through_a_transaction_pooler_is_found_out_and_given_up() {
         return;
     }
     let (server, url) = fresh("deaf").await;
-    let pooler = PgBouncer::start(&server).await;
+    let bouncer = PgBouncer::start(&server).await;
     // Told nothing about the pooler, the store has to notice.
     let pooled =
-        Arc::new(PostgresStore::connect(&format!("{}?schema=deaf", pooler.url())).await.unwrap());
+        Arc::new(PostgresStore::connect(&format!("{}?schema=deaf", bouncer.url())).await.unwrap());
     let (holder, shared, me) = (open(&url).await, key("shared"), secret());
     let (owner, _) = take(&holder, &shared, LONG).await;
     eventually("no place in the queue is taken in vain", async || {

@@ -1,6 +1,6 @@
 //! What the library costs on top of its own scripts, and what those cost on top of the smallest lock there is.
 //!
-//!     cargo run --release -p holdtight-redis --example overhead -- redis://127.0.0.1:6379
+//! `cargo run --release -p holdtight-redis --example overhead -- redis://127.0.0.1:6379`
 //!
 //! One round of each, interleaved, medians of the rounds; only the ratios mean anything on a shared machine.
 
@@ -13,6 +13,10 @@ use redis::aio::MultiplexedConnection;
 
 const TTL: Duration = Duration::from_secs(30);
 const ROUNDS: usize = 15;
+const TASKS: usize = 256;
+const EACH: usize = 60;
+/// All pairs of one crowd: `TASKS` times `EACH`.
+const PAIRS: u32 = 256 * 60;
 
 /// The native scripts, put together as the store does.
 fn scripts() -> (redis::Script, redis::Script) {
@@ -118,8 +122,6 @@ impl Way {
 
     /// Many tasks: pairs per second.
     async fn crowd(&self) -> f64 {
-        const TASKS: usize = 256;
-        const EACH: usize = 60;
         let start = Instant::now();
         let tasks: Vec<_> = (0..TASKS)
             .map(|task| {
@@ -134,7 +136,7 @@ impl Way {
         for task in tasks {
             task.await.unwrap();
         }
-        (TASKS * EACH) as f64 / start.elapsed().as_secs_f64()
+        f64::from(PAIRS) / start.elapsed().as_secs_f64()
     }
 }
 
@@ -187,7 +189,7 @@ async fn main() {
             if round >= 2 {
                 alone[n].push(latency);
                 crowd[n].push(rate);
-                cpu[n].push((after.0 - before.0) / (256.0 * 60.0));
+                cpu[n].push((after.0 - before.0) / f64::from(PAIRS));
             }
         }
     }

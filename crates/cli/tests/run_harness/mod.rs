@@ -17,6 +17,15 @@ pub(crate) mod terminal;
 /// Nothing here takes that long, unless it hangs.
 pub(crate) const HANGS: Duration = Duration::from_secs(60);
 
+/// A command and a grandchild that both ignore TERM; their process ids are in `child` and `grandchild`.
+pub(crate) const STUBBORN: &str = "trap '' TERM; (trap '' TERM; echo $BASHPID > grandchild; while :; do sleep 0.05; done) & \
+                        echo $$ > child; while :; do sleep 0.05; done";
+
+/// Says for each of those two whether it can still run.
+pub(crate) const INSPECT: &str = "for name in child grandchild; do \
+                         state=$(sed 's/.*) //; s/ .*//' /proc/$(cat $name)/stat 2>/dev/null); \
+                         case $state in ''|Z|X) echo $name gone;; *) echo $name runs;; esac; done";
+
 /// A directory with a file store in it.
 pub(crate) struct Bench {
     dir: tempfile::TempDir,

@@ -63,7 +63,7 @@ const THEMES: &[(&str, &[Case])] = &[
 
 /// Runs the whole suite on one store and exits the process: the `main` of a test file with `harness = false`.
 ///
-/// Understands the arguments of `cargo test` and `cargo nextest`: filters, `--list`, `--exact`, `--test-threads`.
+/// Understands the arguments of `cargo test` and of nextest: filters, `--list`, `--exact`, `--test-threads`.
 ///
 /// # Panics
 /// Never; failing trials end the process with exit code 101.
@@ -171,7 +171,11 @@ impl Suite {
                 Outcome::Failed(why) => Err(why.into()),
             })
         });
-        libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit()
+        let mut arguments = Arguments::from_args();
+        // Trials wait for leases to end far more than they compute: more of them than cores run well side by side.
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        arguments.test_threads.get_or_insert(3 * cores);
+        libtest_mimic::run(&arguments, trials.collect()).exit()
     }
 
     /// Runs every trial, one after the other, and says how each ended: for programs that test a test suite.
