@@ -1,24 +1,20 @@
 //! Every example is run, to its end, and says what it is for.
 //!
-//! `cargo test` and nextest build examples before tests; `telemetry` is run where its output is compared.
+//! `telemetry` is run where its output is compared.
 
-use std::path::{Path, PathBuf};
+mod built;
+
+use std::path::Path;
 use std::process::{Command, Output};
 
 /// Runs one example and returns what it printed.
 fn run(name: &str) -> String {
-    let program = built(name);
-    let Output { status, stdout, stderr } =
-        Command::new(&program).output().unwrap_or_else(|error| {
-            panic!("{}: {error}; build it with `cargo build --examples`", program.display())
-        });
+    let program = built::example(name);
+    let Output { status, stdout, stderr } = Command::new(&program)
+        .output()
+        .unwrap_or_else(|error| panic!("{}: {error}", program.display()));
     assert!(status.success(), "{name}: {status}\n{}", String::from_utf8_lossy(&stderr));
     String::from_utf8(stdout).unwrap()
-}
-
-fn built(name: &str) -> PathBuf {
-    let tests = std::env::current_exe().unwrap();
-    tests.parent().unwrap().parent().unwrap().join("examples").join(name)
 }
 
 #[test]
@@ -86,7 +82,7 @@ fn no_example_is_forgotten() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap();
         let run = tests.contains(&format!("run(\"{name}\")"))
-            || tests.contains(&format!("examples/{name}\""));
+            || tests.contains(&format!("example(\"{name}\")"));
         assert!(run, "no test runs the example {name}");
     }
 }

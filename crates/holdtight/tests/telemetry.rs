@@ -1,5 +1,7 @@
 //! What docs/operations.md shows is what happens; the dashboard asks for what exists; no secret is told to anybody.
 
+mod built;
+
 use std::fmt::Debug;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -19,14 +21,10 @@ fn root() -> PathBuf {
 
 /// What the example prints: the log and the scrape.
 fn example() -> (String, String) {
-    let tests = std::env::current_exe().unwrap();
-    let program = tests.parent().unwrap().parent().unwrap().join("examples/telemetry");
-    let output = Command::new(&program).output().unwrap_or_else(|error| {
-        panic!(
-            "{}: {error}; `cargo test` builds it, `cargo test --test` does not",
-            program.display()
-        )
-    });
+    let program = built::example("telemetry");
+    let output = Command::new(&program)
+        .output()
+        .unwrap_or_else(|error| panic!("{}: {error}", program.display()));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     let (log, scrape) = text.split_once("# the scrape\n").unwrap();
