@@ -26,7 +26,7 @@ pub(crate) fn point(name: &'static str) {
 }
 
 #[cfg(not(feature = "failpoints"))]
-#[inline(always)]
+#[inline]
 pub(crate) fn point(_name: &'static str) {}
 
 /// A boot id to believe in instead of the kernel's: sixteen bytes of the number in `HOLDTIGHT_FILE_BOOT`.
@@ -36,7 +36,7 @@ pub(crate) fn boot() -> Option<[u8; 16]> {
 }
 
 #[cfg(not(feature = "failpoints"))]
-#[inline(always)]
+#[inline]
 pub(crate) fn boot() -> Option<[u8; 16]> {
     None
 }
