@@ -59,6 +59,7 @@ pub struct RedisConfig {
     pub(crate) sentinel_credentials: Credentials,
     pub(crate) database: i64,
     pub(crate) tls: bool,
+    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "read where there is TLS"))]
     pub(crate) tls_ca: Option<PathBuf>,
     prefix: Option<String>,
     pub(crate) layout: Layout,
