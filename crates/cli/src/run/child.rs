@@ -1,7 +1,7 @@
 //! The command as the wrapper sees it: started without a shell in a process group of its own, released by a word,
 //! and watched without being reaped too early.
 //!
-//! The process is first another copy of ours, which waits for that word: see [`launch`](super::launch).
+//! The process is first another copy of ours, which waits for that word: see `launch`.
 
 use std::ffi::OsString;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
