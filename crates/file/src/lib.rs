@@ -32,6 +32,8 @@ mod error;
 #[cfg(unix)]
 mod failpoint;
 #[cfg(unix)]
+mod fenced;
+#[cfg(unix)]
 mod filesystem;
 #[cfg(unix)]
 mod frame;
@@ -57,6 +59,8 @@ mod unsupported;
 mod wake;
 
 pub use config::Config;
+#[cfg(unix)]
+pub use fenced::FencedFile;
 #[cfg(unix)]
 pub use store::FileStore;
 #[cfg(unix)]
