@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use tracing::Instrument as _;
+
 use crate::acquire::{Acquiring, options, wait_options};
 use crate::backend::{Busy, Intent, Liveness, ManyAttempt, Subscription};
 use crate::clock::Moment;
@@ -21,6 +23,7 @@ use crate::grant::Loss;
 use crate::handle::{Held, LockHandle};
 use crate::info::Holder;
 use crate::key::Key;
+use crate::meter::{self, Waiting};
 use crate::owner::Owner;
 use crate::release::{withdraw, within};
 use crate::retry::RetryPolicy;
@@ -173,9 +176,34 @@ impl Quest {
     }
 
     async fn in_one_step(mut self, keys: Vec<Key>) -> Result<LockSet, LockError> {
-        let mut claim = Claim::new(Arc::clone(&self.engine), &keys, &self.spec)?;
+        let (engine, started) = (Arc::clone(&self.engine), self.started);
+        let mut timed = Timed { engine, started, outcome: "cancelled" };
+        let (store, count) = (self.engine.store.name, keys.len());
+        let span = tracing::debug_span!("acquire_all", keys = count, store);
+        let outcome = self.contend(&keys).instrument(span.clone()).await;
+        timed.outcome = match &outcome {
+            Ok(_) => "acquired",
+            Err(error) if error.kind() == ErrorKind::Timeout => "busy",
+            Err(_) => "failed",
+        };
+        outcome.map_err(|error| {
+            let of_error = |key: &&Key| error.key() == Some(&self.engine.user_key(key));
+            let key = keys.iter().find(of_error).unwrap_or(&keys[0]);
+            // What fails for all of them at once is said of the first.
+            let error = error.with_key(&self.engine.user_key(key));
+            let (attempts, outcome) = (self.attempts + 1, timed.outcome);
+            span.in_scope(|| tracing::debug!(attempts, outcome, %error, "not acquired"));
+            self.engine.events.emit(EventKind::AcquireFailed, key, None, Some(&error));
+            error
+        })
+    }
+
+    /// Asks the store until it grants all, refuses for good, or the wait is over.
+    async fn contend(&mut self, keys: &[Key]) -> Result<LockSet, LockError> {
+        let mut claim = Claim::new(Arc::clone(&self.engine), keys, &self.spec)?;
         let mut bell: Option<(Key, Subscription)> = None;
         let mut outage: Option<Moment> = None;
+        let mut waiting = None;
         loop {
             self.engine.check_open()?;
             let (key, busy) = match claim.attempt(self.attempt_limit()).await {
@@ -183,6 +211,7 @@ impl Quest {
                     return claim.into_set(leases);
                 }
                 Ok(ManyAttempt::Granted(_)) => {
+                    claim.doubtful = true;
                     return Err(LockError::internal(
                         "the store granted another number of locks than was asked for",
                     ));
@@ -206,6 +235,7 @@ impl Quest {
             if now >= self.deadline || self.spec.retry.exhausted(self.attempts) {
                 return Err(self.timeout(&key, busy.holder));
             }
+            waiting.get_or_insert_with(|| Waiting::new(self.engine.store.name));
             if bell.as_ref().is_none_or(|(of, _)| *of != key) {
                 bell = self.listen(&key).await.map(|bell| (key, bell));
                 if bell.is_some() {
@@ -237,6 +267,20 @@ impl Quest {
             .with_key(&self.engine.user_key(key))
             .with_holder(holder)
             .with_attempts(self.attempts + 1, self.engine.clock.now().since(self.started))
+    }
+}
+
+/// One call for several locks in one step, timed when it ends or is dropped.
+struct Timed {
+    engine: Arc<Engine>,
+    started: Moment,
+    outcome: &'static str,
+}
+
+impl Drop for Timed {
+    fn drop(&mut self) {
+        let elapsed = || self.engine.clock.now().since(self.started);
+        meter::acquire(self.engine.store.name, self.outcome, elapsed);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The builders behind the blocking `acquire` and `try_acquire`: options first, then `.get()` or `.run(…)`.
+//! The builders behind the blocking `acquire`, `acquire_all` and `try_acquire`: options first, then `.get()` or `.run(…)`.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -17,6 +17,11 @@ pub struct Acquire(pub(super) holdtight_core::Acquire);
 #[derive(Debug)]
 #[must_use = "nothing happens until `get` is called"]
 pub struct TryAcquire(pub(super) holdtight_core::TryAcquire);
+
+/// Several locks about to be taken: see [`DistributedLock::acquire_all`](super::DistributedLock::acquire_all).
+#[derive(Debug)]
+#[must_use = "nothing happens until `get` or `run` is called"]
+pub struct AcquireAll(pub(super) holdtight_core::AcquireAll);
 
 macro_rules! options {
     ($builder:ident: $($(#[$doc:meta])* $name:ident($($value:ident: $type:ty)?);)*) => {
@@ -48,17 +53,24 @@ macro_rules! common_options {
     };
 }
 
-common_options!(Acquire);
-common_options!(TryAcquire);
-
-options! { Acquire:
-    /// How long to wait if the lock is busy. Zero makes one attempt. Default 5 s.
-    wait(wait: Duration);
-    /// Waits until it can be had, however long that takes.
-    wait_forever();
-    /// How a busy lock is rechecked.
-    retry(retry: RetryPolicy);
+macro_rules! wait_options {
+    ($builder:ident) => {
+        options! { $builder:
+            /// How long to wait if a lock is busy. Zero makes one attempt. Default 5 s.
+            wait(wait: Duration);
+            /// Waits until it can be had, however long that takes.
+            wait_forever();
+            /// How a busy lock is rechecked.
+            retry(retry: RetryPolicy);
+        }
+    };
 }
+
+common_options!(Acquire);
+common_options!(AcquireAll);
+common_options!(TryAcquire);
+wait_options!(Acquire);
+wait_options!(AcquireAll);
 
 impl Acquire {
     /// Takes the lock.
