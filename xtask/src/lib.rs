@@ -16,6 +16,7 @@ mod ready;
 mod requirements;
 mod servers;
 mod soak;
+mod telemetry_cost;
 mod test;
 mod tree;
 mod workspace;
@@ -60,6 +61,12 @@ const CHORES: &[Chore] = &[
         usage: "soak [--scale 0.05] [--only NAME]",
         about: "the long runs",
         run: soak::run,
+    },
+    Chore {
+        name: "telemetry-cost",
+        usage: "telemetry-cost",
+        about: "what telemetry costs that nobody uses, in instructions; needs valgrind",
+        run: telemetry_cost::run,
     },
     Chore {
         name: "codegen",
