@@ -3,6 +3,7 @@
 mod common;
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use common::{Fault, SECOND, Step, builder, clock};
 use holdtight_core::{Builder, DistributedLock, ErrorKind, EventKind, Loss, Operation};
@@ -132,7 +133,7 @@ async fn what_becomes_of_a_detached_lock_is_told_and_every_error_names_its_key()
         lock.release_token(&token).await.unwrap_err(),
     ];
     assert!(failed.iter().all(|error| error.kind() == ErrorKind::Unavailable));
-    let never = lock.extend_token(&token, 0 * SECOND).await.unwrap_err();
+    let never = lock.extend_token(&token, Duration::ZERO).await.unwrap_err();
     assert_eq!(never.kind(), ErrorKind::InvalidConfig);
     for error in gone.iter().chain(&failed).chain([&never]) {
         assert_eq!(error.key().unwrap().as_str(), "k", "as the user knows it: {error}");
@@ -148,7 +149,7 @@ async fn a_set_that_cannot_be_taken_in_one_step_is_told() {
     let store = holdtight_core::MemoryStore::with_clock(clock.clone());
     let (lock, log) = watched(DistributedLock::builder(store).clock(clock));
     let set = lock.acquire_all(["a", "b"]).await.unwrap();
-    lock.acquire_all(["c", "b"]).wait(0 * SECOND).await.unwrap_err();
+    lock.acquire_all(["c", "b"]).wait(Duration::ZERO).await.unwrap_err();
     set.release().await.unwrap();
     assert_eq!(
         story(&log),

@@ -19,6 +19,8 @@ fn tour(lock: &DistributedLock) {
     let handle = lock.acquire("a").ttl(30 * SECOND).wait(SECOND).reason("tour").get().unwrap();
     assert!(handle.is_held() && handle.remaining() > SECOND);
     assert!(lock.try_acquire("a").get().unwrap().is_none());
+    assert_eq!(lock.try_acquire("a").run(|_| panic!("busy")).unwrap(), None::<()>);
+    assert_eq!(lock.try_acquire("b").run(Held::is_held).unwrap(), Some(true));
     let busy = lock.wait_for_lock("a", Duration::from_millis(20)).unwrap_err();
     assert_eq!(busy.kind(), ErrorKind::Timeout);
     assert!(lock.is_locked("a").unwrap() && !lock.is_locked("b").unwrap());

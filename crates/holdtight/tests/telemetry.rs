@@ -196,11 +196,11 @@ async fn scenario(store: Arc<dyn Backend>, told: &Told) -> Vec<LockToken> {
     lock.release_token(&token).await.unwrap();
     told.failed(&lock.extend_token(&token, Duration::from_secs(60)).await.unwrap_err());
 
-    // A panic shows what was unwrapped.
+    // A panic shows what was looked at.
     let doomed = lock.acquire("f").await.unwrap();
     tokens.push(doomed.token());
-    let panicked = tokio::spawn(async move { Ok::<_, ()>(doomed).unwrap_err() }).await;
-    told.note(&panicked.unwrap_err());
+    let failing = async move { assert!(doomed.fence().get() == 0, "it is {doomed:?}") };
+    told.note(&tokio::spawn(failing).await.unwrap_err());
     let damaged = token.expose().replace("ht1_", "ht1_9");
     told.failed(&damaged.parse::<LockToken>().unwrap_err());
     lock.shutdown().await.unwrap();
@@ -243,11 +243,11 @@ fn blocking_scenario(told: &Told) -> Vec<LockToken> {
     let election = lock.election("post");
     told.note(&election);
     told.note(&election.campaign().unwrap());
-    told.note(&lock.once_per("period", Duration::from_secs(60), |held| held.clone()).unwrap());
+    told.note(&lock.once_per("period", Duration::from_secs(60), Clone::clone).unwrap());
     let doomed = lock.acquire("f").get().unwrap();
     tokens.push(doomed.token());
-    let panicked = std::thread::spawn(move || Ok::<_, ()>(doomed).unwrap_err()).join();
-    told.note(&panicked.unwrap_err().downcast::<String>());
+    let failing = move || assert!(doomed.fence().get() == 0, "it is {doomed:?}");
+    told.note(&std::thread::spawn(failing).join().unwrap_err().downcast::<String>());
     lock.shutdown().unwrap();
     tokens
 }

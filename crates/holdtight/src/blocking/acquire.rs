@@ -15,7 +15,7 @@ pub struct Acquire(pub(super) holdtight_core::Acquire);
 
 /// A lock about to be tried: see [`DistributedLock::try_acquire`](super::DistributedLock::try_acquire).
 #[derive(Debug)]
-#[must_use = "nothing happens until `get` is called"]
+#[must_use = "nothing happens until `get` or `run` is called"]
 pub struct TryAcquire(pub(super) holdtight_core::TryAcquire);
 
 /// Several locks about to be taken: see [`DistributedLock::acquire_all`](super::DistributedLock::acquire_all).
@@ -87,13 +87,17 @@ impl Acquire {
     /// Those of acquiring; [`Lost`](crate::ErrorKind::Lost) if the lock was lost before the work ended: somebody else may
     /// have worked at the same time. Work that ended before is `Ok`, whatever the release then says.
     pub fn run<T>(self, work: impl FnOnce(&Held) -> T) -> Result<T, LockError> {
-        let handle = self.get()?;
-        let out = work(handle.held());
-        handle.held().check()?;
-        // The work was done in time. That the lock could not be given back is logged where it happens.
-        let _ = handle.release();
-        Ok(out)
+        under(self.get()?, work)
     }
+}
+
+/// Runs `work` under a lock and gives it back.
+fn under<T>(handle: LockHandle, work: impl FnOnce(&Held) -> T) -> Result<T, LockError> {
+    let out = work(handle.held());
+    handle.held().check()?;
+    // The work was done in time. That the lock could not be given back is logged where it happens.
+    let _ = handle.release();
+    Ok(out)
 }
 
 impl TryAcquire {
@@ -103,5 +107,13 @@ impl TryAcquire {
     /// As [`DistributedLock::try_acquire`](super::DistributedLock::try_acquire).
     pub fn get(self) -> Result<Option<LockHandle>, LockError> {
         Ok(background::wait(self.0.into_future())?.map(LockHandle::new))
+    }
+
+    /// As [`Acquire::run`], if the lock can be had at once: `Ok(None)` if it is busy, and nothing was run.
+    ///
+    /// # Errors
+    /// As [`Acquire::run`], without `Timeout`.
+    pub fn run<T>(self, work: impl FnOnce(&Held) -> T) -> Result<Option<T>, LockError> {
+        self.get()?.map(|handle| under(handle, work)).transpose()
     }
 }

@@ -110,7 +110,11 @@ impl LockSet {
     /// # Errors
     /// The first error of any; all are tried.
     pub fn release(self) -> Result<(), LockError> {
-        self.handles.into_iter().fold(Ok(()), |outcome, handle| outcome.and(handle.release()))
+        let mut outcome = Ok(());
+        for handle in self.handles {
+            outcome = outcome.and(handle.release());
+        }
+        outcome
     }
 
     /// Leaves all of them held for at least `duration` from now, and forgets them.
@@ -118,7 +122,10 @@ impl LockSet {
     /// # Errors
     /// As [`LockHandle::keep_for`]; those that could not be kept are given back.
     pub fn keep_for(self, duration: Duration) -> Result<(), LockError> {
-        let keep = |handle: LockHandle| handle.keep_for(duration);
-        self.handles.into_iter().fold(Ok(()), |outcome, handle| outcome.and(keep(handle)))
+        let mut outcome = Ok(());
+        for handle in self.handles {
+            outcome = outcome.and(handle.keep_for(duration));
+        }
+        outcome
     }
 }
