@@ -35,6 +35,7 @@ mod spec;
 mod sync;
 mod token;
 mod wait;
+mod within;
 
 pub use acquire::{Acquire, Acquiring, TryAcquire};
 pub use backend::{
