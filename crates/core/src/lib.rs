@@ -36,6 +36,7 @@ mod spec;
 mod sync;
 mod token;
 mod wait;
+mod within;
 
 pub use acquire::{Acquire, Acquiring, TryAcquire};
 pub use backend::{
