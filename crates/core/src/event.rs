@@ -7,6 +7,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use sha2::{Digest as _, Sha256};
+use tracing::Span;
 
 use crate::clock::Moment;
 use crate::error::{ErrorKind, LockError};
@@ -153,6 +154,16 @@ impl fmt::Debug for Event<'_> {
             .field("error", &self.error)
             .finish()
     }
+}
+
+/// A span that somebody watches. One word, and one look at the level if nobody does: it lives in the futures of every
+/// acquire and release.
+#[inline]
+pub(crate) fn watched(span: impl FnOnce() -> Span) -> Option<Box<Span>> {
+    if !tracing::level_enabled!(tracing::Level::DEBUG) {
+        return None;
+    }
+    Some(Box::new(span())).filter(|span| !span.is_disabled())
 }
 
 type Sink = dyn Fn(&Event<'_>) + Send + Sync;

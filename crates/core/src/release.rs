@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 
 use crate::backend::{Attempt, Release, Reply, Transfer, TransferRequest};
 use crate::clock::Moment;
 use crate::engine::Engine;
 use crate::error::{ErrorKind, LockError};
-use crate::event::EventKind;
+use crate::event::{EventKind, watched};
 use crate::grant::{End, Grant, LockFront, Loss};
 use crate::key::Key;
 use crate::queue::{HandOver, Next, Why};
@@ -54,14 +54,15 @@ pub(crate) async fn give_back(
     grant: Arc<Grant>,
     lost: Option<Loss>,
 ) -> Result<(), LockError> {
-    let span = tracing::debug_span!("release", key = %grant.key, store = engine.store.name, fence = %grant.fence);
+    let span = watched(
+        || tracing::debug_span!("release", key = %grant.key, store = engine.store.name, fence = %grant.fence),
+    );
     // As in `acquire`: only a watched span is worth a box.
-    let given = if span.is_disabled() {
-        give(&engine, &grant, lost).await
-    } else {
-        Box::pin(give(&engine, &grant, lost)).instrument(span.clone()).await
+    let given = match &span {
+        None => give(&engine, &grant, lost).await,
+        Some(span) => Box::pin(give(&engine, &grant, lost)).instrument(Span::clone(span)).await,
     };
-    let _in = span.enter();
+    let _in = span.as_deref().map(Span::enter);
     match &given {
         Ok(()) => {
             tracing::debug!(outcome = "released", "released");

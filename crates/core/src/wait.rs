@@ -6,13 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 
 use crate::backend::{Attempt, Busy, Intent, Lease, Reply, Subscription, WakeUps};
 use crate::clock::Moment;
 use crate::engine::Engine;
 use crate::error::{ErrorKind, LockError};
-use crate::event::EventKind;
+use crate::event::{EventKind, watched};
 use crate::grant::LockFront;
 use crate::handle::LockHandle;
 use crate::info::Holder;
@@ -53,13 +53,13 @@ pub(crate) async fn acquire(
     spec.check(&engine.store).map_err(|error| error.with_key(&key))?;
     engine.reaper.adopt();
     let wish = Wish::new(key, Secret::generate()?, spec);
-    let span = tracing::debug_span!("acquire", key = %wish.key, store = engine.store.name);
+    let span =
+        watched(|| tracing::debug_span!("acquire", key = %wish.key, store = engine.store.name));
     let mut contest = Contest::new(Arc::clone(&engine), wish);
     // An unwatched span is not entered: moving the future into it would cost a tenth of the whole call.
-    let outcome = if span.is_disabled() {
-        contest.run().await
-    } else {
-        Box::pin(contest.run()).instrument(span.clone()).await
+    let outcome = match &span {
+        None => contest.run().await,
+        Some(span) => Box::pin(contest.run()).instrument(Span::clone(span)).await,
     };
     contest.outcome = match &outcome {
         Ok(Outcome::Held(_)) => "acquired",
@@ -68,7 +68,8 @@ pub(crate) async fn acquire(
     };
     if let Err(error) | Ok(Outcome::Busy(error)) = &outcome {
         let (attempts, outcome) = (contest.attempts, contest.outcome);
-        span.in_scope(|| tracing::debug!(attempts, outcome, %error, "not acquired"));
+        let _in = span.as_deref().map(Span::enter);
+        tracing::debug!(attempts, outcome, %error, "not acquired");
         engine.events.emit(EventKind::AcquireFailed, &contest.wish.key, None, Some(error));
     }
     outcome
