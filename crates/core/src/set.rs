@@ -1,7 +1,8 @@
 //! Several locks at once, all or none, without deadlock.
 //!
 //! Where the store can, all are taken in one step. Elsewhere nobody ever waits for one lock while holding another:
-//! wait for one, try the rest, and if one of those is busy give all back and wait for *that* one next.
+//! wait for one, try the rest, and if one of those is busy give all back and wait for *that* one next. So it goes on,
+//! too, after one step in vain in a store with a line: whoever does not stand in it may never have its turn.
 
 use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
@@ -95,7 +96,7 @@ impl IntoFuture for AcquireAll {
             if quest.engine.store.acquire_many {
                 quest.in_one_step(keys).await
             } else {
-                quest.one_by_one(keys).await
+                quest.one_by_one(keys, 0).await
             }
         })
     }
@@ -131,8 +132,8 @@ impl Quest {
         Self { engine, spec, started, deadline, attempts: 0 }
     }
 
-    async fn one_by_one(mut self, keys: Vec<Key>) -> Result<LockSet, LockError> {
-        let mut first = 0;
+    /// Begins with the key at `first`.
+    async fn one_by_one(mut self, keys: Vec<Key>, mut first: usize) -> Result<LockSet, LockError> {
         loop {
             // Holding nothing, wait for the one that was busy last.
             let wait = self.spec.wait.map(|_| self.deadline.since(self.engine.clock.now()));
@@ -178,7 +179,7 @@ impl Quest {
         let mut outage: Option<Moment> = None;
         loop {
             self.engine.check_open()?;
-            let (key, busy) = match claim.attempt(self.attempt_limit()).await {
+            let (key, busy, in_line) = match claim.attempt(self.attempt_limit()).await {
                 Ok(ManyAttempt::Granted(leases)) if leases.len() == keys.len() => {
                     return claim.into_set(leases);
                 }
@@ -189,7 +190,7 @@ impl Quest {
                 }
                 Ok(ManyAttempt::Busy(key, busy)) => {
                     outage = None;
-                    (key, busy)
+                    (key, busy, self.engine.store.fifo)
                 }
                 Err(error) => {
                     let now = self.engine.clock.now();
@@ -199,12 +200,15 @@ impl Quest {
                     if give_up || now >= self.deadline || self.spec.tries_once() {
                         return Err(error);
                     }
-                    (keys[0].clone(), Busy::new())
+                    (keys[0].clone(), Busy::new(), false)
                 }
             };
             let now = self.engine.clock.now();
             if now >= self.deadline || self.spec.retry.exhausted(self.attempts) {
                 return Err(self.timeout(&key, busy.holder));
+            }
+            if in_line && let Some(first) = keys.iter().position(|other| *other == key) {
+                return self.one_by_one(keys, first).await;
             }
             if bell.as_ref().is_none_or(|(of, _)| *of != key) {
                 bell = self.listen(&key).await.map(|bell| (key, bell));
