@@ -58,6 +58,8 @@ mod wake;
 
 pub use config::Config;
 #[cfg(unix)]
+pub use liveness::SharedLiveness;
+#[cfg(unix)]
 pub use store::FileStore;
 #[cfg(unix)]
 pub use sweep::Swept;

@@ -1,7 +1,7 @@
 //! The guardian: a second process of ours that outlives a killed wrapper, and stops the command in its place.
 //!
-//! It shares the wrapper's liveness lock (as its standard output), so a store that watches processes sees the
-//! holder alive until the group is empty and the guardian has ended. It also keeps the wrapper's schedule: a wrapper
+//! It shares the wrapper's liveness lock (as its standard output) and its wake pipe, so a store that watches processes
+//! sees the holder alive until the group is empty and the guardian has ended, and wakes the next one then. It also keeps the wrapper's schedule: a wrapper
 //! that is stopped or starved does not keep the group alive past the lease.
 
 use std::io;
