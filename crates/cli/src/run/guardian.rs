@@ -10,6 +10,7 @@ use std::time::Duration;
 use holdtight::{BootClock, Clock, Moment};
 use nix::sys::signal::{SigSet, Signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, flock};
 
 use super::group::Group;
 use super::leash::{NOTE_BYTES, Note};
@@ -31,6 +32,9 @@ pub(super) fn guard() -> u8 {
     let mut guard = Guard { group: None, grace: Duration::ZERO, schedule: None, told: false };
     if let End::Abandoned = guard.watch() {
         guard.finish();
+        // Nobody but us has it any more. Before we end, because the kernel may close the pipe first when we do, and
+        // whoever it wakes must find the lock free.
+        let _ = flock(io::stdout(), FlockOperation::Unlock);
     }
     0
 }

@@ -87,7 +87,7 @@ impl Leash {
     ///
     /// The guardian gets the line and the lock as standard input and output. The pipe it inherits as it is: it has
     /// nothing to do with it but to keep it open for as long as the lock, so that whoever waits for us is woken when
-    /// the guardian ends, and not before. A process closes its descriptors in order, so the lock is free by then.
+    /// the guardian ends, and not before.
     pub(super) fn start(liveness: Option<SharedLiveness>) -> io::Result<Self> {
         let (lock, pipe) = match liveness {
             Some(SharedLiveness { lock, pipe }) => (Some(lock), pipe),
