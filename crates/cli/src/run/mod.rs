@@ -212,7 +212,7 @@ impl Run {
             self.warn(warnings);
         }
         if let Some(guardian) = outcome.guardian {
-            dismiss(guardian).await;
+            dismiss(guardian);
         }
         if let Some(error) = outcome.refusal {
             let program = self.options.command.first().map(|program| program.to_string_lossy());
@@ -302,13 +302,13 @@ fn refused(error: &io::Error) -> u8 {
 }
 
 /// Waits for a guardian that was told to go. It has nothing left to do, so it need not end by itself.
-async fn dismiss(mut guardian: Child) {
+fn dismiss(mut guardian: Child) {
     let _ = guardian.kill();
-    for _ in 0..1000 {
-        if !matches!(guardian.try_wait(), Ok(None)) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
+    // Not by the runtime's timer, which counts in milliseconds: whoever called us waits for this.
+    let mut pause = Duration::from_micros(20);
+    while matches!(guardian.try_wait(), Ok(None)) && pause < Duration::from_secs(1) {
+        std::thread::sleep(pause);
+        pause *= 2;
     }
 }
 
