@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use crate::client::Client;
 use crate::config::{FirestoreConfig, Layout};
 use crate::document::GRACE;
+use crate::memory::Memory;
 use crate::steps::Step;
 use crate::syncguard::TOLERANCE;
 
@@ -29,6 +30,7 @@ const AT_ONCE: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) client: Client,
+    pub(crate) memory: Memory,
     /// `projects/…/documents/COLLECTION`.
     pub(crate) collection: String,
     pub(crate) collection_id: String,
@@ -111,6 +113,7 @@ impl FirestoreStore {
         let collection_id = config.collection_id().to_owned();
         let place = Arc::new(Place {
             client: Client::new(&config, tokens).await?,
+            memory: Memory::default(),
             collection: format!("{}/{collection_id}", config.documents()),
             collection_id,
             counters: format!("{}/{}", config.documents(), config.fence_collection_id()),
