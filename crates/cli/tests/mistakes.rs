@@ -94,6 +94,21 @@ fn a_server_that_is_not_there_is_69_and_its_password_stays_hidden() {
 }
 
 #[test]
+fn a_forgotten_emulator_is_warned_of() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let emulator = format!("127.0.0.1:{port}");
+    let home = Home::new().with("HOLDTIGHT_STORE", "firestore://p");
+    let home = home.with("FIRESTORE_EMULATOR_HOST", &emulator);
+    for line in ["status k", "run -n k true"] {
+        let answer = home.call(line);
+        assert_eq!(answer.code, 69, "{}", answer.err);
+        assert!(answer.err.contains("warning: FIRESTORE_EMULATOR_HOST"), "{}", answer.err);
+    }
+    let meant = home.call(&format!("--store firestore://p?emulator={emulator} status k"));
+    assert!(!meant.err.contains("warning"), "{}", meant.err);
+}
+
+#[test]
 fn a_bad_key_is_bad_data() {
     let home = Home::new();
     for command in ["acquire", "status", "wait"] {

@@ -13,22 +13,17 @@ use run_harness::{
     Bench, HANGS, INSPECT, STUBBORN, Started, code, eventually, runs, stderr, stdout,
 };
 
+/// Runs under the key `k` what ignores TERM; with the process ids of child and grandchild.
+fn stubborn(bench: &Bench, options: &[&str]) -> (Started, [i32; 2]) {
+    let holder = bench.start(&[&["run", "k"], options, &["--", "bash", "-c", STUBBORN]].concat());
+    (holder, ["child", "grandchild"].map(|name| bench.pid(name)))
+}
+
 #[test]
 fn after_kill_9_of_the_wrapper_the_whole_group_is_gone_before_the_next_holder_starts() {
     let bench = Bench::new();
-    let holder = bench.start(&[
-        "run",
-        "k",
-        "--ttl",
-        "60s",
-        "--kill-after",
-        "300ms",
-        "--",
-        "bash",
-        "-c",
-        STUBBORN,
-    ]);
-    let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
+    let (holder, [child, grandchild]) =
+        stubborn(&bench, &["--ttl", "60s", "--kill-after", "300ms"]);
     let waiter = bench.start(&["run", "k", "--", "bash", "-c", INSPECT]);
     holder.signal(Signal::KILL);
     // Long before the lease of 60 s: otherwise this fails as a hang.
@@ -74,8 +69,7 @@ fn a_wrapper_that_is_killed_at_any_moment_leaves_no_command_behind() {
 #[test]
 fn a_stopped_wrapper_loses_its_lock_and_its_command_and_learns_that_first() {
     let bench = Bench::new();
-    let holder = bench.start(&["run", "k", "--ttl", "2s", "--", "bash", "-c", STUBBORN]);
-    let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
+    let (holder, [child, grandchild]) = stubborn(&bench, &["--ttl", "2s"]);
     holder.signal(Signal::STOP);
     // The wrapper stands still, its command does not: the guardian ends it when the lease does.
     let next = bench.output(&["run", "k", "--", "bash", "-c", INSPECT]);
@@ -114,19 +108,7 @@ fn a_stopped_command_does_not_keep_the_lock_from_being_renewed() {
 #[test]
 fn a_lock_that_cannot_be_renewed_stops_the_command_before_the_lease_ends() {
     let bench = Bench::new();
-    let holder = bench.start(&[
-        "run",
-        "k",
-        "--ttl",
-        "3s",
-        "--kill-after",
-        "1s",
-        "--",
-        "bash",
-        "-c",
-        STUBBORN,
-    ]);
-    let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
+    let (holder, [child, grandchild]) = stubborn(&bench, &["--ttl", "3s", "--kill-after", "1s"]);
     std::fs::rename(bench.path("store"), bench.path("gone")).unwrap();
     std::fs::write(bench.path("store"), "no directory").unwrap();
     let output = holder.finish();
@@ -199,9 +181,7 @@ fn a_store_that_is_gone_at_the_end_keeps_neither_the_exit_nor_the_code() {
 #[test]
 fn max_hold_stops_the_command_and_says_so() {
     let bench = Bench::new();
-    let arguments = ["run", "k", "--max-hold", "1s", "--", "bash", "-c", STUBBORN];
-    let holder = bench.start(&arguments);
-    let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
+    let (holder, [child, grandchild]) = stubborn(&bench, &["--max-hold", "1s"]);
     let output = holder.finish();
     assert_eq!(code(&output), 74);
     assert!(stderr(&output).contains("--max-hold"), "{}", stderr(&output));
@@ -259,9 +239,8 @@ fn the_guardian_and_nobody_else_shares_what_shows_that_the_wrapper_lives() {
 #[tokio::test]
 async fn whoever_waits_is_woken_when_the_guardian_has_done_its_work() {
     let bench = Bench::new();
-    let arguments = ["run", "k", "--ttl", "10m", "--kill-after", "300ms", "--"];
-    let holder = bench.start(&[&arguments[..], &["bash", "-c", STUBBORN]].concat());
-    let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
+    let (holder, [child, grandchild]) =
+        stubborn(&bench, &["--ttl", "10m", "--kill-after", "300ms"]);
     // Never asks by itself, so that without a wake-up this fails as a hang.
     let seldom = RetryPolicy::fixed(Duration::from_secs(3600));
     let lock = DistributedLock::builder(bench.store_url().as_str()).retry(seldom);
@@ -282,19 +261,8 @@ async fn whoever_waits_is_woken_when_the_guardian_has_done_its_work() {
 #[test]
 fn a_guardian_that_is_killed_is_replaced() {
     let bench = Bench::new();
-    let holder = bench.start(&[
-        "run",
-        "k",
-        "--ttl",
-        "60s",
-        "--kill-after",
-        "300ms",
-        "--",
-        "bash",
-        "-c",
-        STUBBORN,
-    ]);
-    let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
+    let (holder, [child, grandchild]) =
+        stubborn(&bench, &["--ttl", "60s", "--kill-after", "300ms"]);
     let guardian = || guardian_of(&holder);
     let first = guardian().unwrap();
     kill_process(Pid::from_raw(first).unwrap(), Signal::KILL).unwrap();

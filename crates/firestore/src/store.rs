@@ -4,13 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt as _};
 use gcp_auth::TokenProvider;
 use holdtight_core::{
     AcquireRequest, Attempt, Backend, Capabilities, ExtendRequest, Extension, Fence, Guarantees,
     Holder, Key, LockError, Release, Reply, Secret, Transfer, TransferRequest,
 };
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 
 use crate::client::Client;
 use crate::config::{FirestoreConfig, Layout};
@@ -163,26 +162,11 @@ impl Backend for FirestoreStore {
         leases: Vec<ExtendRequest>,
     ) -> Reply<Vec<Result<Extension, LockError>>> {
         Box::pin(async move {
-            let mut answers: Vec<_> = leases.iter().map(|_| None).collect();
-            let (mut running, places) = (JoinSet::new(), Arc::new(Semaphore::new(AT_ONCE)));
-            for (place, lease) in leases.into_iter().enumerate() {
-                let (step, places) = (self.step(lease.key.clone()), Arc::clone(&places));
-                running.spawn(async move {
-                    let _turn = places.acquire().await;
-                    let answer = match step {
-                        Ok(step) => step.extend(lease).await,
-                        Err(error) => Err(error),
-                    };
-                    (place, answer)
-                });
-            }
-            while let Some(answer) = running.join_next().await {
-                let (place, answer) = answer.map_err(|error| {
-                    LockError::internal("an extension broke off").with_source(error)
-                })?;
-                answers[place] = Some(answer);
-            }
-            Ok(answers.into_iter().flatten().collect())
+            let steps = leases.into_iter().map(|lease| {
+                let step = self.step(lease.key.clone());
+                async move { step?.extend(lease).await }
+            });
+            Ok(stream::iter(steps).buffered(AT_ONCE).collect().await)
         })
     }
 

@@ -11,6 +11,7 @@ use holdtight_firestore::FirestoreStore;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
+const EMULATOR: &str = "FIRESTORE_EMULATOR_HOST";
 const TTL: Duration = Duration::from_secs(30);
 
 /// Answers to the next requests of a method, first come, first served; the last one stays.
@@ -322,6 +323,35 @@ async fn what_somebody_else_changed_is_looked_at_before_it_is_given_back() {
     attempt(&store, &me).await.unwrap();
     fake.say("batchGet", &[(200, found(&other, "2026-01-01T00:00:12Z", "2026-01-01T00:00:13Z"))]);
     assert_eq!(Arc::clone(&store).release(key(), me.clone()).await.unwrap(), Release::NotHeld);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_variable_of_googles_tools_leads_to_an_emulator_and_is_warned_of() {
+    let fake = Fake::start().await;
+    let address = fake.url.rsplit('=').next().unwrap();
+    // Another process, because a variable is everybody's.
+    let output = tokio::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "connects_by_the_variable", "--nocapture"])
+        .env(EMULATOR, address)
+        .output()
+        .await
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    for part in ["WARN", "FIRESTORE_EMULATOR_HOST is set", address, "found Unsafe"] {
+        assert!(said.contains(part), "{part} is missing in: {said}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "started by the test before"]
+async fn connects_by_the_variable() {
+    if std::env::var_os(EMULATOR).is_none() {
+        return;
+    }
+    tracing_subscriber::fmt().with_ansi(false).init();
+    let store = FirestoreStore::connect("firestore://fake").await.unwrap();
+    println!("found {:?}", Arc::new(store).probe().await.unwrap().level());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
