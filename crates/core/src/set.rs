@@ -1,7 +1,8 @@
 //! Several locks at once, all or none, without deadlock.
 //!
 //! Where the store can, all are taken in one step. Elsewhere nobody ever waits for one lock while holding another:
-//! wait for one, try the rest, and if one of those is busy give all back and wait for *that* one next.
+//! wait for one, try the rest, and if one of those is busy give all back and wait for *that* one next. So it goes on,
+//! too, after one step in vain in a store with a line: whoever does not stand in it may never have its turn.
 
 use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
@@ -99,7 +100,7 @@ impl IntoFuture for AcquireAll {
             if quest.engine.store.acquire_many {
                 quest.in_one_step(keys).await
             } else {
-                quest.one_by_one(keys).await
+                quest.one_by_one(keys, 0).await
             }
         })
     }
@@ -135,8 +136,8 @@ impl Quest {
         Self { engine, spec, started, deadline, attempts: 0 }
     }
 
-    async fn one_by_one(mut self, keys: Vec<Key>) -> Result<LockSet, LockError> {
-        let mut first = 0;
+    /// Begins with the key at `first`.
+    async fn one_by_one(mut self, keys: Vec<Key>, mut first: usize) -> Result<LockSet, LockError> {
         loop {
             // Holding nothing, wait for the one that was busy last.
             let wait = self.spec.wait.map(|_| self.deadline.since(self.engine.clock.now()));
@@ -178,38 +179,46 @@ impl Quest {
 
     async fn in_one_step(mut self, keys: Vec<Key>) -> Result<LockSet, LockError> {
         let (engine, started) = (Arc::clone(&self.engine), self.started);
-        let mut timed = Timed { engine, started, outcome: "cancelled" };
+        let mut timed = Timed { engine, started, outcome: Some("cancelled") };
         let (store, count) = (self.engine.store.name, keys.len());
         let span = tracing::debug_span!("acquire_all", keys = count, store);
         let outcome = self.contend(&keys).instrument(span.clone()).await;
-        timed.outcome = match &outcome {
-            Ok(_) => "acquired",
-            Err(error) if error.kind() == ErrorKind::Timeout => "busy",
-            Err(_) => "failed",
+        let error = match outcome {
+            Ok(Contended::Held(set)) => {
+                timed.outcome = Some("acquired");
+                return Ok(set);
+            }
+            Ok(Contended::StandInLine(first)) => {
+                // From here on each key is a call of its own, and timed as such.
+                timed.outcome = None;
+                drop(timed);
+                return self.one_by_one(keys, first).await;
+            }
+            Err(error) => error,
         };
-        outcome.map_err(|error| {
-            let of_error = |key: &&Key| error.key() == Some(&self.engine.user_key(key));
-            let key = keys.iter().find(of_error).unwrap_or(&keys[0]);
-            // What fails for all of them at once is said of the first.
-            let error = error.with_key(&self.engine.user_key(key));
-            let (attempts, outcome) = (self.attempts + 1, timed.outcome);
-            span.in_scope(|| tracing::debug!(attempts, outcome, %error, "not acquired"));
-            self.engine.events.emit(EventKind::AcquireFailed, key, None, Some(&error));
-            error
-        })
+        let outcome = if error.kind() == ErrorKind::Timeout { "busy" } else { "failed" };
+        timed.outcome = Some(outcome);
+        let of_error = |key: &&Key| error.key() == Some(&self.engine.user_key(key));
+        let key = keys.iter().find(of_error).unwrap_or(&keys[0]);
+        // What fails for all of them at once is said of the first.
+        let error = error.with_key(&self.engine.user_key(key));
+        let attempts = self.attempts + 1;
+        span.in_scope(|| tracing::debug!(attempts, outcome, %error, "not acquired"));
+        self.engine.events.emit(EventKind::AcquireFailed, key, None, Some(&error));
+        Err(error)
     }
 
     /// Asks the store until it grants all, refuses for good, or the wait is over.
-    async fn contend(&mut self, keys: &[Key]) -> Result<LockSet, LockError> {
+    async fn contend(&mut self, keys: &[Key]) -> Result<Contended, LockError> {
         let mut claim = Claim::new(Arc::clone(&self.engine), keys, &self.spec)?;
         let mut bell: Option<(Key, Subscription)> = None;
         let mut outage: Option<Moment> = None;
         let mut waiting = None;
         loop {
             self.engine.check_open()?;
-            let (key, busy) = match claim.attempt(self.attempt_limit()).await {
+            let (key, busy, in_line) = match claim.attempt(self.attempt_limit()).await {
                 Ok(ManyAttempt::Granted(leases)) if leases.len() == keys.len() => {
-                    return claim.into_set(leases);
+                    return claim.into_set(leases).map(Contended::Held);
                 }
                 Ok(ManyAttempt::Granted(_)) => {
                     claim.doubtful = true;
@@ -219,7 +228,7 @@ impl Quest {
                 }
                 Ok(ManyAttempt::Busy(key, busy)) => {
                     outage = None;
-                    (key, busy)
+                    (key, busy, self.engine.store.fifo)
                 }
                 Err(error) => {
                     let now = self.engine.clock.now();
@@ -229,12 +238,15 @@ impl Quest {
                     if give_up || now >= self.deadline || self.spec.tries_once() {
                         return Err(error);
                     }
-                    (keys[0].clone(), Busy::new())
+                    (keys[0].clone(), Busy::new(), false)
                 }
             };
             let now = self.engine.clock.now();
             if now >= self.deadline || self.spec.retry.exhausted(self.attempts) {
                 return Err(self.timeout(&key, busy.holder));
+            }
+            if in_line && let Some(first) = keys.iter().position(|other| *other == key) {
+                return Ok(Contended::StandInLine(first));
             }
             waiting.get_or_insert_with(|| Waiting::new(self.engine.store.name));
             if bell.as_ref().is_none_or(|(of, _)| *of != key) {
@@ -271,17 +283,26 @@ impl Quest {
     }
 }
 
+/// What asking for all in one step came to.
+enum Contended {
+    Held(LockSet),
+    /// This key was busy, in a store that serves waiters in order: wait for it there.
+    StandInLine(usize),
+}
+
 /// One call for several locks in one step, timed when it ends or is dropped.
 struct Timed {
     engine: Arc<Engine>,
     started: Moment,
-    outcome: &'static str,
+    /// Nothing, if others time it.
+    outcome: Option<&'static str>,
 }
 
 impl Drop for Timed {
     fn drop(&mut self) {
+        let Some(outcome) = self.outcome else { return };
         let elapsed = || self.engine.clock.now().since(self.started);
-        meter::acquire(self.engine.store.name, self.outcome, elapsed);
+        meter::acquire(self.engine.store.name, outcome, elapsed);
     }
 }
 

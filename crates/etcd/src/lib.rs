@@ -16,6 +16,7 @@ mod inspect;
 mod lease;
 mod line;
 mod link;
+mod many;
 mod names;
 mod probe;
 #[rustfmt::skip]

@@ -64,6 +64,8 @@ pub use config::Config;
 #[cfg(unix)]
 pub use fenced::FencedFile;
 #[cfg(unix)]
+pub use liveness::SharedLiveness;
+#[cfg(unix)]
 pub use store::FileStore;
 #[cfg(unix)]
 pub use sweep::Swept;
