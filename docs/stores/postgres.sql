@@ -41,7 +41,10 @@ CREATE TABLE IF NOT EXISTS "holdtight"."locks" (
     expires_at timestamptz      NOT NULL,
     owner      text             NOT NULL,
     -- Waiters, oldest first: 'until_µs channel/ticket'. Hints only: a lost entry costs time, never safety.
-    queue      text[]           NOT NULL DEFAULT '{}'
+    queue      text[]           NOT NULL DEFAULT '{}',
+    -- Secrets, hashed, that were given back while a request for them may still be on its way: 'until_µs hash'. Such a
+    -- request, when it arrives at last, must not be granted: nobody would know that the key is held.
+    withdrawn  text[]           NOT NULL DEFAULT '{}'
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 
 -- One row. high_water is at least the largest fence of any row that the sweep removed.
@@ -95,6 +98,28 @@ BEGIN
 END
 $fn$;
 
+-- Whether `secret` was given back for good not long ago.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_is_withdrawn"(p_withdrawn text[], p_secret text) RETURNS boolean
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $fn$
+    SELECT EXISTS (
+        SELECT FROM unnest(p_withdrawn) AS w(e)
+        WHERE split_part(e, ' ', 2) = hashtextextended(p_secret, 0)::text
+          AND split_part(e, ' ', 1)::bigint > extract(epoch FROM clock_timestamp()) * 1000000)
+$fn$;
+
+-- The same list with `secret` for the next five minutes, longer than any network or pooler keeps a request; the newest
+-- 128 are kept.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_withdraw"(p_withdrawn text[], p_secret text) RETURNS text[]
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $fn$
+DECLARE
+    name text := hashtextextended(p_secret, 0)::text;
+    kept text[] := "holdtight"."locks_queue_without"(p_withdrawn, name)
+        || (((extract(epoch FROM clock_timestamp()) + 300) * 1000000)::bigint || ' ' || name);
+BEGIN
+    RETURN kept[greatest(1, cardinality(kept) - 127):];
+END
+$fn$;
+
 -- Takes the key if it is free, or says who has it. p_waiter is '' for an attempt that does not queue.
 -- The unlocked look at the start answers the usual busy case without writing anything; it grants nothing.
 -- Naming the key column in SET makes the row lock exclude locks_fenced(): see there.
@@ -131,8 +156,11 @@ BEGIN
                     clock_timestamp() + p_ttl_us * interval '1 microsecond'),
                 owner = p_owner,
                 queue = CASE WHEN l.queue = '{}' THEN l.queue
-                    ELSE "holdtight"."locks_queue_without"(l.queue, p_waiter) END
-            WHERE l.secret IN ('', p_secret) OR l.expires_at <= clock_timestamp()
+                    ELSE "holdtight"."locks_queue_without"(l.queue, p_waiter) END,
+                withdrawn = CASE WHEN l.withdrawn = '{}' THEN l.withdrawn
+                    ELSE "holdtight"."locks_queue_without"(l.withdrawn, '') END
+            WHERE (l.secret IN ('', p_secret) OR l.expires_at <= clock_timestamp())
+              AND (l.withdrawn = '{}' OR NOT "holdtight"."locks_is_withdrawn"(l.withdrawn, p_secret))
             RETURNING l.fence, extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000, l.queue <> '{}', l.xmax = 0
             INTO fence_no, left_us, contended, fresh;
             IF FOUND THEN
@@ -149,6 +177,11 @@ BEGIN
                 PERFORM set_config('synchronous_commit', CASE current_setting('synchronous_commit')
                     WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true);
                 RETURN;
+            END IF;
+            -- A request that comes after its secret was given back has nobody left who waits for the answer.
+            SELECT * INTO seen FROM "holdtight"."locks" WHERE key = p_key AND withdrawn <> '{}';
+            IF FOUND AND "holdtight"."locks_is_withdrawn"(seen.withdrawn, p_secret) THEN
+                RAISE EXCEPTION 'this secret was given back before its request arrived' USING ERRCODE = 'HTOLD';
             END IF;
             -- Somebody holds it. What is written from here on is a hint and need not be durable.
             PERFORM set_config('synchronous_commit', 'off', true);
@@ -219,38 +252,58 @@ END
 $fn$;
 
 -- Gives the key back if `secret` holds it, withdraws the waiter, and wakes the first one that is left if the key is
--- free now. May be lazy: a release that a crash undoes is a lock held to the end of its lease.
-CREATE OR REPLACE FUNCTION "holdtight"."locks_release"(p_key text, p_secret text, p_waiter text, OUT released boolean)
+-- free now. May be lazy: a release that a crash undoes is a lock held to the end of its lease. p_late says that a request
+-- of this secret may still arrive after this release: it is barred.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_release"(
+    p_key text, p_secret text, p_waiter text, p_late boolean, OUT released boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
 DECLARE
-    seen  "holdtight"."locks";
-    rest  text[];
-    woken text;
+    seen   "holdtight"."locks";
+    rest   text[];
+    barred text[];
+    woken  text;
 BEGIN
     PERFORM set_config('lock_timeout', '2s', true), set_config('synchronous_commit', 'off', true);
-    UPDATE "holdtight"."locks" AS l SET secret = '', expires_at = clock_timestamp(), owner = ''
-    WHERE l.key = p_key AND l.secret = p_secret AND p_secret <> '' AND l.expires_at > clock_timestamp()
-      AND l.queue = '{}';
-    released := FOUND;
-    IF released THEN
-        RETURN;
+    IF NOT p_late THEN
+        UPDATE "holdtight"."locks" AS l SET secret = '', expires_at = clock_timestamp(), owner = ''
+        WHERE l.key = p_key AND l.secret = p_secret AND p_secret <> '' AND l.expires_at > clock_timestamp()
+          AND l.queue = '{}';
+        released := FOUND;
+        IF released THEN
+            RETURN;
+        END IF;
+    ELSE
+        -- What is barred must stay so after a crash, and there must be a row to say it in.
+        PERFORM set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+            WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true);
+        INSERT INTO "holdtight"."locks" AS l (key, secret, fence, granted_at, expires_at, owner)
+        VALUES (p_key, '', 0, clock_timestamp(), clock_timestamp(), '') ON CONFLICT (key) DO NOTHING;
+        IF FOUND THEN
+            -- As in a grant: the mark of a sweep that removed the row before us, seen with a new snapshot.
+            UPDATE "holdtight"."locks" AS l SET fence = m.high_water FROM "holdtight"."locks_meta" AS m
+            WHERE l.key = p_key;
+        END IF;
     END IF;
-    SELECT * INTO seen FROM "holdtight"."locks" AS l WHERE l.key = p_key AND (l.secret = p_secret OR l.queue <> '{}')
+    SELECT * INTO seen FROM "holdtight"."locks" AS l
+    WHERE l.key = p_key AND (l.secret = p_secret OR l.queue <> '{}' OR p_late)
     FOR NO KEY UPDATE;
     IF NOT FOUND THEN
+        released := false;
         RETURN;
     END IF;
     released := seen.secret = p_secret AND p_secret <> '' AND seen.expires_at > clock_timestamp();
     rest := "holdtight"."locks_queue_without"(seen.queue, p_waiter);
+    barred := CASE WHEN p_late THEN "holdtight"."locks_withdraw"(seen.withdrawn, p_secret) ELSE seen.withdrawn END;
     IF released OR seen.secret = '' OR seen.expires_at <= clock_timestamp() THEN
         woken := split_part(split_part(rest[1], ' ', 2), '/', 1);
         rest := rest[2:];
     END IF;
     IF released THEN
-        UPDATE "holdtight"."locks" AS l SET secret = '', expires_at = clock_timestamp(), owner = '', queue = rest
+        UPDATE "holdtight"."locks" AS l
+        SET secret = '', expires_at = clock_timestamp(), owner = '', queue = rest, withdrawn = barred
         WHERE l.key = p_key;
-    ELSIF rest <> seen.queue THEN
-        UPDATE "holdtight"."locks" AS l SET queue = rest WHERE l.key = p_key;
+    ELSIF rest <> seen.queue OR p_late THEN
+        UPDATE "holdtight"."locks" AS l SET queue = rest, withdrawn = barred WHERE l.key = p_key;
     END IF;
     IF woken <> '' THEN
         PERFORM pg_notify(woken, p_key);
@@ -268,7 +321,7 @@ BEGIN
     SELECT * INTO seen FROM "holdtight"."locks" AS l
     WHERE l.key = p_key AND l.fence = p_fence AND l.secret <> '' AND l.expires_at > clock_timestamp()
     FOR NO KEY UPDATE;
-    released := FOUND AND "holdtight"."locks_release"(p_key, seen.secret, '');
+    released := FOUND AND "holdtight"."locks_release"(p_key, seen.secret, '', false);
 END
 $fn$;
 
@@ -314,6 +367,7 @@ BEGIN
         fence = greatest(l.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
         expires_at = clock_timestamp() + p_ttl_us * interval '1 microsecond'
     WHERE l.key = p_key AND l.secret = p_from AND p_from <> '' AND l.expires_at > clock_timestamp()
+      AND (l.withdrawn = '{}' OR NOT "holdtight"."locks_is_withdrawn"(l.withdrawn, p_to))
     RETURNING l.fence, (extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000)::bigint, l.queue <> '{}'
     INTO fence_no, left_us, contended;
 END
@@ -378,6 +432,7 @@ BEGIN
     SELECT array_agg(idle.key), max(idle.fence) INTO doomed, mark FROM (
         SELECT l.key, l.fence FROM "holdtight"."locks" AS l
         WHERE l.key > meta.sweep_from AND l.key <= last AND l.expires_at <= clock_timestamp() - p_idle_us * interval '1 microsecond'
+          AND (l.withdrawn = '{}' OR "holdtight"."locks_queue_without"(l.withdrawn, '') = '{}')
         FOR UPDATE SKIP LOCKED) AS idle;
     UPDATE "holdtight"."locks_meta" AS m
     SET high_water = greatest(m.high_water, mark), swept_at = clock_timestamp(),

@@ -25,6 +25,7 @@ mod native;
 mod probe;
 mod schema;
 mod store;
+mod stragglers;
 mod sweep;
 mod syncguard;
 mod tls;

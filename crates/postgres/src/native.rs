@@ -16,6 +16,7 @@ use crate::config::PostgresConfig;
 use crate::error::{Phase, malformed};
 use crate::lanes::{Lanes, about, echoed};
 use crate::listen::Listener;
+use crate::stragglers::Stragglers;
 
 /// The longest holder text that is read; ours has at most about 1.6 KiB.
 const OWNER_BYTES: usize = 4096;
@@ -24,6 +25,7 @@ const OWNER_BYTES: usize = 4096;
 pub(crate) struct Native {
     lanes: Arc<Lanes>,
     listener: Arc<Listener>,
+    stragglers: Stragglers,
     sql: Sql,
 }
 
@@ -44,13 +46,13 @@ impl Native {
         let sql = Sql {
             acquire: call("_acquire", 5),
             acquire_many: call("_acquire_many", 4),
-            release: call("_release", 3),
+            release: call("_release", 4),
             force_release: call("_force_release", 2),
             extend: call("_extend", 4),
             transfer: call("_transfer", 5),
             held: call("_held", 3),
         };
-        Self { lanes, listener, sql }
+        Self { lanes, listener, stragglers: Stragglers::default(), sql }
     }
 
     pub(crate) async fn acquire(&self, request: AcquireRequest) -> Result<Attempt, LockError> {
@@ -59,7 +61,8 @@ impl Native {
             Intent::Queue => self.listener.waiter(&request.secret),
             _ => String::new(),
         };
-        let rows = self
+        let asking = self.stragglers.asking([&request.secret]);
+        let answer = self
             .lanes
             .step(
                 key.as_str(),
@@ -73,8 +76,8 @@ impl Native {
                     (&waiter, Type::TEXT),
                 ],
             )
-            .await
-            .map_err(about(&key))?;
+            .await;
+        let rows = asking.answered(answer).map_err(about(&key))?;
         let row = one(rows)?;
         if get::<bool>(&row, 0)? {
             return Ok(Attempt::Granted(
@@ -96,7 +99,8 @@ impl Native {
         let secrets: Vec<&str> = requests.iter().map(|request| request.secret.expose()).collect();
         let ttls: Vec<i64> = requests.iter().map(|request| micros(request.ttl)).collect();
         let owners: Vec<String> = requests.iter().map(|request| request.owner.to_text()).collect();
-        let rows = self
+        let asking = self.stragglers.asking(requests.iter().map(|request| &request.secret));
+        let answer = self
             .lanes
             .step(
                 first.key.as_str(),
@@ -109,8 +113,8 @@ impl Native {
                     (&owners, Type::TEXT_ARRAY),
                 ],
             )
-            .await
-            .map_err(about(&first.key))?;
+            .await;
+        let rows = asking.answered(answer).map_err(about(&first.key))?;
         if let [row] = rows.as_slice()
             && !get::<bool>(row, 1)?
         {
@@ -142,6 +146,7 @@ impl Native {
                     (&key.as_str(), Type::TEXT),
                     (&secret.expose(), Type::TEXT),
                     (&self.listener.name(&secret), Type::TEXT),
+                    (&self.stragglers.may_arrive(&secret), Type::BOOL),
                 ],
             )
             .await
@@ -217,7 +222,8 @@ impl Native {
 
     pub(crate) async fn transfer(&self, request: TransferRequest) -> Result<Transfer, LockError> {
         let to = request.to;
-        let rows = self
+        let asking = self.stragglers.asking([&to.secret]);
+        let answer = self
             .lanes
             .step(
                 to.key.as_str(),
@@ -231,8 +237,8 @@ impl Native {
                     (&to.owner.to_text(), Type::TEXT),
                 ],
             )
-            .await
-            .map_err(about(&to.key))?;
+            .await;
+        let rows = asking.answered(answer).map_err(about(&to.key))?;
         if rows.is_empty() {
             return Ok(Transfer::NotHeld);
         }

@@ -146,6 +146,80 @@ async fn a_storm_of_terminated_sessions_breaks_no_exclusion_and_leaves_nothing_h
     assert!(holder(&open(&server.url()).await, &contested).await.is_none());
 }
 
+/// What a caller may do between losing sight of a request and its late arrival.
+#[derive(Clone, Copy, Debug)]
+enum Meanwhile {
+    Released,
+    TakenAndReleased,
+    TakenByAnother,
+}
+
+#[tokio::test]
+async fn a_request_that_arrives_after_its_secret_was_given_back_is_not_granted() {
+    if !available() {
+        return;
+    }
+    let server = holdtight_testkit::servers::Postgres::shared().await;
+    for options in ["", "&pooler=transaction"] {
+        for meanwhile in
+            [Meanwhile::Released, Meanwhile::TakenAndReleased, Meanwhile::TakenByAnother]
+        {
+            // New connections go past the slow network; what was sent before is still in it.
+            let slow = Proxy::to(here(server.port())).await.unwrap();
+            let url = format!(
+                "postgres://postgres@127.0.0.1:{},127.0.0.1:{}/postgres?schema=late&connections=1&timeout=2\
+                 &application_name=late{options}",
+                slow.port(),
+                server.port()
+            );
+            migrate(&url).await.unwrap();
+            let store = open(&url).await;
+            let (late, owner) = (key(&format!("{meanwhile:?}{options}")), secret());
+            slow.requests(holdtight_testkit::Flow::Hold);
+            slow.refuse(true);
+            refused(attempt(&store, &late, &owner, LONG).await, ErrorKind::Ambiguous);
+            match meanwhile {
+                Meanwhile::Released => {
+                    assert_eq!(release(&store, &late, &owner).await.unwrap(), Release::NotHeld);
+                }
+                Meanwhile::TakenAndReleased => {
+                    assert!(matches!(
+                        attempt(&store, &late, &owner, LONG).await,
+                        Ok(Attempt::Granted(_))
+                    ));
+                    assert_eq!(release(&store, &late, &owner).await.unwrap(), Release::Released);
+                }
+                Meanwhile::TakenByAnother => {
+                    assert_eq!(release(&store, &late, &owner).await.unwrap(), Release::NotHeld);
+                    let (other, _) = take(&store, &late, LONG).await;
+                    assert_eq!(release(&store, &late, &other).await.unwrap(), Release::Released);
+                }
+            }
+            // The sweep must not forget what is barred.
+            store.sweep(Duration::ZERO).await.unwrap();
+            slow.requests(holdtight_testkit::Flow::Pass);
+            eventually("the late request was answered and its session is over", async || {
+                let sessions =
+                    "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'late'";
+                (server.sql(sessions).as_deref() == Ok("1")).then_some(())
+            })
+            .await;
+            assert_eq!(holder(&store, &late).await, None, "{meanwhile:?} {options}");
+            // Everybody else may have it, with a fence that goes on.
+            let (other, first) = take(&store, &late, LONG).await;
+            release(&store, &late, &other).await.unwrap();
+            assert!(take(&store, &late, LONG).await.1.fence > first.fence);
+            drop(store);
+            eventually("the sessions end", async || {
+                let sessions =
+                    "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'late'";
+                (server.sql(sessions).as_deref() == Ok("0")).then_some(())
+            })
+            .await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn fences_grow_and_free_keys_stay_free_when_the_servers_clock_is_set_back_or_forward() {
     if !available() {
