@@ -17,6 +17,7 @@
 mod bells;
 mod config;
 mod connect;
+mod environment;
 mod error;
 mod fencing;
 mod lanes;
