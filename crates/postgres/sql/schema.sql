@@ -206,6 +206,32 @@ BEGIN
 END
 $fn$;
 
+-- Several acquires of different callers in one transaction, each with its own answer. Keys are taken in one order
+-- everywhere, so that two transactions cannot wait for each other.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_acquire_each"(
+    p_keys text[], p_secrets text[], p_ttls_us bigint[], p_owners text[], p_waiters text[])
+RETURNS TABLE (place integer, granted boolean, fence_no bigint, left_us bigint, age_us bigint, held_by text,
+               contended boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+DECLARE
+    durable text := CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END;
+    grants  boolean := false;
+BEGIN
+    FOR place IN SELECT n FROM unnest(p_keys) WITH ORDINALITY AS k(key, n) ORDER BY key COLLATE "C", n LOOP
+        SELECT a.granted, a.fence_no, a.left_us, a.age_us, a.held_by, a.contended
+        INTO granted, fence_no, left_us, age_us, held_by, contended
+        FROM "holdtight"."locks_acquire"(
+            p_keys[place], p_secrets[place], p_ttls_us[place], p_owners[place], p_waiters[place]) AS a;
+        grants := grants OR granted;
+        RETURN NEXT;
+    END LOOP;
+    -- A refusal after a grant must not make the grant lazy.
+    IF grants THEN
+        PERFORM set_config('synchronous_commit', durable, true);
+    END IF;
+END
+$fn$;
+
 -- All keys or none. Keys are taken in one order everywhere, so that two callers cannot wait for each other.
 CREATE OR REPLACE FUNCTION "holdtight"."locks_acquire_many"(
     p_keys text[], p_secrets text[], p_ttls_us bigint[], p_owners text[])
@@ -307,6 +333,24 @@ BEGIN
     END IF;
     IF woken <> '' THEN
         PERFORM pg_notify(woken, p_key);
+    END IF;
+END
+$fn$;
+
+-- Several releases of different callers in one transaction, in the same order of keys.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_release_each"(
+    p_keys text[], p_secrets text[], p_waiters text[], p_late boolean[])
+RETURNS TABLE (place integer, released boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+DECLARE
+    durable text := CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END;
+BEGIN
+    FOR place IN SELECT n FROM unnest(p_keys) WITH ORDINALITY AS k(key, n) ORDER BY key COLLATE "C", n LOOP
+        released := "holdtight"."locks_release"(p_keys[place], p_secrets[place], p_waiters[place], p_late[place]);
+        RETURN NEXT;
+    END LOOP;
+    IF true = ANY (p_late) THEN
+        PERFORM set_config('synchronous_commit', durable, true);
     END IF;
 END
 $fn$;

@@ -155,6 +155,16 @@ impl Lanes {
         self.all[0].link(&self.connector).await.map(drop)
     }
 
+    /// Which connection the steps on `key` use.
+    pub(crate) fn place_of(&self, key: &str) -> usize {
+        lane_of(key, self.all.len())
+    }
+
+    /// Whether an error of a step is the server's word that nothing was done: its connection lives.
+    pub(crate) fn server_said(&self, key: &str, error: &LockError) -> bool {
+        error.kind().is_definite() && self.all[self.place_of(key)].current().is_some()
+    }
+
     /// One statement, one round trip, bounded in time.
     ///
     /// A connection that does not answer is given up for new steps; those already on it may still get their answers.
@@ -197,7 +207,7 @@ impl Lanes {
         phase: Phase,
         request: &Request<'_>,
     ) -> Result<Answer, LockError> {
-        let lane = &self.all[lane_of(key, self.all.len())];
+        let lane = &self.all[self.place_of(key)];
         let deadline = Instant::now() + self.timeout;
         let mut again = phase == Phase::Read;
         loop {
