@@ -134,7 +134,10 @@ DECLARE
     fresh boolean;
     mark  bigint;
 BEGIN
-    PERFORM set_config('lock_timeout', '2s', true);
+    -- Together with others less: see locks_acquire_each.
+    IF current_setting('lock_timeout') <> '250ms' THEN
+        PERFORM set_config('lock_timeout', '2s', true);
+    END IF;
     granted := false;
     SELECT * INTO seen FROM "holdtight"."locks" WHERE key = p_key;
     IF NOT (FOUND AND seen.secret NOT IN ('', p_secret) AND seen.expires_at > clock_timestamp()
@@ -194,7 +197,8 @@ BEGIN
             END IF;
             EXIT WHEN FOUND;
         END LOOP;
-        IF NOT FOUND THEN
+        -- Not FOUND, which speaks of the loop.
+        IF seen.key IS NULL THEN
             RAISE EXCEPTION 'no grant and no holder after many turns: the row of "holdtight"."locks_meta" is missing'
                 USING ERRCODE = 'HTBAD';
         END IF;
@@ -207,7 +211,8 @@ END
 $fn$;
 
 -- Several acquires of different callers in one transaction, each with its own answer. Keys are taken in one order
--- everywhere, so that two transactions cannot wait for each other.
+-- everywhere, so that two transactions cannot wait for each other. A row that somebody keeps locked must not hold the
+-- others up for long: then nothing is done, and the callers are served one by one.
 CREATE OR REPLACE FUNCTION "holdtight"."locks_acquire_each"(
     p_keys text[], p_secrets text[], p_ttls_us bigint[], p_owners text[], p_waiters text[])
 RETURNS TABLE (place integer, granted boolean, fence_no bigint, left_us bigint, age_us bigint, held_by text,
@@ -217,6 +222,7 @@ DECLARE
     durable text := CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END;
     grants  boolean := false;
 BEGIN
+    PERFORM set_config('lock_timeout', '250ms', true);
     FOR place IN SELECT n FROM unnest(p_keys) WITH ORDINALITY AS k(key, n) ORDER BY key COLLATE "C", n LOOP
         SELECT a.granted, a.fence_no, a.left_us, a.age_us, a.held_by, a.contended
         INTO granted, fence_no, left_us, age_us, held_by, contended
@@ -289,7 +295,8 @@ DECLARE
     barred text[];
     woken  text;
 BEGIN
-    PERFORM set_config('lock_timeout', '2s', true), set_config('synchronous_commit', 'off', true);
+    PERFORM set_config('synchronous_commit', 'off', true),
+        CASE WHEN current_setting('lock_timeout') <> '250ms' THEN set_config('lock_timeout', '2s', true) END;
     IF NOT p_late THEN
         UPDATE "holdtight"."locks" AS l SET secret = '', expires_at = clock_timestamp(), owner = ''
         WHERE l.key = p_key AND l.secret = p_secret AND p_secret <> '' AND l.expires_at > clock_timestamp()
@@ -345,6 +352,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 DECLARE
     durable text := CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END;
 BEGIN
+    PERFORM set_config('lock_timeout', '250ms', true);
     FOR place IN SELECT n FROM unnest(p_keys) WITH ORDINALITY AS k(key, n) ORDER BY key COLLATE "C", n LOOP
         released := "holdtight"."locks_release"(p_keys[place], p_secrets[place], p_waiters[place], p_late[place]);
         RETURN NEXT;

@@ -332,6 +332,10 @@ impl Options {
             // A silent network would otherwise keep a dead connection for a quarter of an hour.
             base.tcp_user_timeout(Duration::from_secs(10));
         }
+        if base.get_keepalives_idle() >= Duration::from_secs(7200) {
+            // The driver's default: so long would a listener believe in a connection that a firewall has forgotten.
+            base.keepalives_idle(Duration::from_secs(30));
+        }
         let syncguard = self.layout == Layout::Syncguard;
         let named = |name: Option<String>, native: &str, theirs: &str| {
             name.unwrap_or_else(|| if syncguard { theirs } else { native }.to_owned())

@@ -9,7 +9,7 @@ use tokio_postgres::types::Type;
 use crate::config::PostgresConfig;
 use crate::error::{Phase, malformed};
 use crate::gather::Errand;
-use crate::lanes::{Lanes, about, echoed};
+use crate::lanes::{Lanes, about, echoed, echoed_row};
 use crate::native::{get, holder, lease, one, place};
 
 /// Asking for a key.
@@ -30,7 +30,7 @@ pub(crate) struct Wanted {
 
 impl Acquires {
     pub(crate) fn new(config: &PostgresConfig, lanes: Arc<Lanes>) -> Self {
-        let one = echoed(&config.name("_acquire"), 5);
+        let one = echoed_row(&config.name("_acquire"), 5);
         Self { lanes, one, many: echoed(&config.name("_acquire_each"), 5) }
     }
 }
@@ -117,7 +117,7 @@ pub(crate) struct Given {
 
 impl Releases {
     pub(crate) fn new(config: &PostgresConfig, lanes: Arc<Lanes>) -> Self {
-        let one = echoed(&config.name("_release"), 4);
+        let one = echoed_row(&config.name("_release"), 4);
         Self { lanes, one, many: echoed(&config.name("_release_each"), 4) }
     }
 }

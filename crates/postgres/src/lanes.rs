@@ -31,6 +31,12 @@ pub(crate) fn echoed(function: &str, arguments: usize) -> String {
     )
 }
 
+/// The same for a function that always answers with one row: no join to plan.
+pub(crate) fn echoed_row(function: &str, arguments: usize) -> String {
+    let places: Vec<String> = (1..=arguments).map(|place| format!("${place}")).collect();
+    format!("SELECT r.*, ${}::bigint FROM {function}({}) AS r", arguments + 1, places.join(", "))
+}
+
 /// What is sent in one round trip, with the number that must come back.
 enum Request<'a> {
     Statement(&'a str, &'a [Param<'a>], i64),
@@ -168,7 +174,7 @@ impl Lanes {
     /// One statement, one round trip, bounded in time.
     ///
     /// A connection that does not answer is given up for new steps; those already on it may still get their answers.
-    /// The statement must be one of [`echoed`]: the answer is taken only if it carries the number of this request.
+    /// The statement must be one of [`echoed`] or [`echoed_row`]: the answer is taken only if it carries the number of this request.
     pub(crate) async fn step(
         &self,
         key: &str,

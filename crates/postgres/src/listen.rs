@@ -15,7 +15,7 @@ use tokio_postgres::types::Type;
 use crate::bells::Bells;
 use crate::connect::{Connector, Link, News};
 use crate::error::{Phase, from_driver};
-use crate::lanes::{Lanes, echoed, hash, pause};
+use crate::lanes::{Lanes, echoed_row, hash, pause};
 
 /// How long our own echo may take before we say that notifications do not arrive.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -40,7 +40,7 @@ impl Listener {
         })?;
         let name = u128::from_be_bytes(name);
         let deaf = AtomicBool::new(!connector.config.listen);
-        let pass_on = echoed(&connector.config.name("_release"), 4);
+        let pass_on = echoed_row(&connector.config.name("_release"), 4);
         Ok(Self {
             pass_on,
             connector,

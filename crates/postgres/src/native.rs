@@ -16,7 +16,7 @@ use crate::config::PostgresConfig;
 use crate::errands::{Acquires, Given, Releases, Wanted, released};
 use crate::error::{Phase, malformed};
 use crate::gather::Gather;
-use crate::lanes::{Lanes, about, echoed};
+use crate::lanes::{Lanes, about, echoed, echoed_row};
 use crate::listen::Listener;
 use crate::stragglers::Stragglers;
 
@@ -51,9 +51,9 @@ impl Native {
         let call = |function: &str, arguments: usize| echoed(&config.name(function), arguments);
         let sql = Sql {
             acquire_many: call("_acquire_many", 4),
-            force_release: call("_force_release", 2),
+            force_release: echoed_row(&config.name("_force_release"), 2),
             extend: call("_extend", 4),
-            transfer: call("_transfer", 5),
+            transfer: echoed_row(&config.name("_transfer"), 5),
             held: call("_held", 3),
         };
         let (number, timeout) = (config.connections, config.timeout);
