@@ -155,7 +155,9 @@ impl<E: Errand> Drop for Turn<E> {
             if batch.is_empty() {
                 lane.under_way -= 1;
             }
-            batch.iter().for_each(|waiting| waiting.left.store(true, Ordering::SeqCst));
+            for waiting in &batch {
+                waiting.left.store(true, Ordering::SeqCst);
+            }
             batch
         };
         if batch.is_empty() {
