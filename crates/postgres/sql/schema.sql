@@ -6,8 +6,9 @@
 -- One row per key says who holds it. Every step of the store is one call of one function below, in a transaction of
 -- its own: nothing is kept in the session, so a transaction pooler may stand in between. Times are read from
 -- clock_timestamp(), after the row is locked. Grants and extensions commit durably whatever the role or the database
--- says (set_config inside the function lasts until the commit; a SET clause would end with the function). Functions run with the rights of their owner and a fixed search_path:
--- a program that locks needs EXECUTE on them and nothing else, and cannot read the secrets of others.
+-- says (set_config inside the function lasts until the commit; a SET clause would end with the function). Functions run
+-- with the rights of their owner and a fixed search_path: a program that locks needs EXECUTE on them and nothing else,
+-- and cannot read the secrets of others.
 
 SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('holdtight migrate "holdtight"."locks"', 0));
 

@@ -86,8 +86,9 @@ impl PostgresConfig {
     /// Reads a URL: `postgres://user:password@host:port,host2:port2/database?option=value`.
     ///
     /// Options of ours: `schema` (`holdtight`), `table` (`locks`), `layout` (`native`, `syncguard`), `fence_table`
-    /// (syncguard only), `listen` (`on`, `off`), `pooler` (`none`, `transaction`), `connections` (4), `timeout` (seconds per step, 5),
-    /// `durability` (`require`, `any`), `sslmode`, `sslrootcert`, `sslcert`, `sslkey`, `passfile`. Others, such as `application_name` or `keepalives_idle`, go to the driver.
+    /// (syncguard only), `listen` (`on`, `off`), `pooler` (`none`, `transaction`), `connections` (4), `timeout`
+    /// (seconds per step, 5), `durability` (`require`, `any`), `sslmode`, `sslrootcert`, `sslcert`, `sslkey`,
+    /// `passfile`. Others, such as `application_name` or `keepalives_idle`, go to the driver.
     ///
     /// What the URL leaves open is taken from where `libpq` programs take it: `PGHOST`, `PGPORT`, `PGUSER`, `PGDATABASE`,
     /// `PGPASSWORD`, `PGPASSFILE` or `~/.pgpass`, `PGSSLMODE`, `PGSSLROOTCERT`, `PGSSLCERT`, `PGSSLKEY`, `PGOPTIONS`,
