@@ -6,8 +6,9 @@
 -- One row per key says who holds it. Every step of the store is one call of one function below, in a transaction of
 -- its own: nothing is kept in the session, so a transaction pooler may stand in between. Times are read from
 -- clock_timestamp(), after the row is locked. Grants and extensions commit durably whatever the role or the database
--- says (set_config inside the function lasts until the commit; a SET clause would end with the function). Functions run with the rights of their owner and a fixed search_path:
--- a program that locks needs EXECUTE on them and nothing else, and cannot read the secrets of others.
+-- says (set_config inside the function lasts until the commit; a SET clause would end with the function). Functions run
+-- with the rights of their owner and a fixed search_path: a program that locks needs EXECUTE on them and nothing else,
+-- and cannot read the secrets of others.
 
 SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('holdtight migrate "holdtight"."locks"', 0));
 
@@ -41,7 +42,10 @@ CREATE TABLE IF NOT EXISTS "holdtight"."locks" (
     expires_at timestamptz      NOT NULL,
     owner      text             NOT NULL,
     -- Waiters, oldest first: 'until_µs channel/ticket'. Hints only: a lost entry costs time, never safety.
-    queue      text[]           NOT NULL DEFAULT '{}'
+    queue      text[]           NOT NULL DEFAULT '{}',
+    -- Secrets, hashed, that were given back while a request for them may still be on its way: 'until_µs hash'. Such a
+    -- request, when it arrives at last, must not be granted: nobody would know that the key is held.
+    withdrawn  text[]           NOT NULL DEFAULT '{}'
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 
 -- One row. high_water is at least the largest fence of any row that the sweep removed.
@@ -95,6 +99,28 @@ BEGIN
 END
 $fn$;
 
+-- Whether `secret` was given back for good not long ago.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_is_withdrawn"(p_withdrawn text[], p_secret text) RETURNS boolean
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $fn$
+    SELECT EXISTS (
+        SELECT FROM unnest(p_withdrawn) AS w(e)
+        WHERE split_part(e, ' ', 2) = hashtextextended(p_secret, 0)::text
+          AND split_part(e, ' ', 1)::bigint > extract(epoch FROM clock_timestamp()) * 1000000)
+$fn$;
+
+-- The same list with `secret` for the next five minutes, longer than any network or pooler keeps a request; the newest
+-- 128 are kept.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_withdraw"(p_withdrawn text[], p_secret text) RETURNS text[]
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $fn$
+DECLARE
+    name text := hashtextextended(p_secret, 0)::text;
+    kept text[] := "holdtight"."locks_queue_without"(p_withdrawn, name)
+        || (((extract(epoch FROM clock_timestamp()) + 300) * 1000000)::bigint || ' ' || name);
+BEGIN
+    RETURN kept[greatest(1, cardinality(kept) - 127):];
+END
+$fn$;
+
 -- Takes the key if it is free, or says who has it. p_waiter is '' for an attempt that does not queue.
 -- The unlocked look at the start answers the usual busy case without writing anything; it grants nothing.
 -- Naming the key column in SET makes the row lock exclude locks_fenced(): see there.
@@ -109,7 +135,10 @@ DECLARE
     fresh boolean;
     mark  bigint;
 BEGIN
-    PERFORM set_config('lock_timeout', '2s', true);
+    -- Together with others less: see locks_acquire_each.
+    IF current_setting('lock_timeout') <> '250ms' THEN
+        PERFORM set_config('lock_timeout', '2s', true);
+    END IF;
     granted := false;
     SELECT * INTO seen FROM "holdtight"."locks" WHERE key = p_key;
     IF NOT (FOUND AND seen.secret NOT IN ('', p_secret) AND seen.expires_at > clock_timestamp()
@@ -131,8 +160,11 @@ BEGIN
                     clock_timestamp() + p_ttl_us * interval '1 microsecond'),
                 owner = p_owner,
                 queue = CASE WHEN l.queue = '{}' THEN l.queue
-                    ELSE "holdtight"."locks_queue_without"(l.queue, p_waiter) END
-            WHERE l.secret IN ('', p_secret) OR l.expires_at <= clock_timestamp()
+                    ELSE "holdtight"."locks_queue_without"(l.queue, p_waiter) END,
+                withdrawn = CASE WHEN l.withdrawn = '{}' THEN l.withdrawn
+                    ELSE "holdtight"."locks_queue_without"(l.withdrawn, '') END
+            WHERE (l.secret IN ('', p_secret) OR l.expires_at <= clock_timestamp())
+              AND (l.withdrawn = '{}' OR NOT "holdtight"."locks_is_withdrawn"(l.withdrawn, p_secret))
             RETURNING l.fence, extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000, l.queue <> '{}', l.xmax = 0
             INTO fence_no, left_us, contended, fresh;
             IF FOUND THEN
@@ -150,6 +182,11 @@ BEGIN
                     WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true);
                 RETURN;
             END IF;
+            -- A request that comes after its secret was given back has nobody left who waits for the answer.
+            SELECT * INTO seen FROM "holdtight"."locks" WHERE key = p_key AND withdrawn <> '{}';
+            IF FOUND AND "holdtight"."locks_is_withdrawn"(seen.withdrawn, p_secret) THEN
+                RAISE EXCEPTION 'this secret was given back before its request arrived' USING ERRCODE = 'HTOLD';
+            END IF;
             -- Somebody holds it. What is written from here on is a hint and need not be durable.
             PERFORM set_config('synchronous_commit', 'off', true);
             IF p_waiter = '' THEN
@@ -161,7 +198,8 @@ BEGIN
             END IF;
             EXIT WHEN FOUND;
         END LOOP;
-        IF NOT FOUND THEN
+        -- Not FOUND, which speaks of the loop.
+        IF seen.key IS NULL THEN
             RAISE EXCEPTION 'no grant and no holder after many turns: the row of "holdtight"."locks_meta" is missing'
                 USING ERRCODE = 'HTBAD';
         END IF;
@@ -170,6 +208,34 @@ BEGIN
     left_us := greatest(0, extract(epoch FROM seen.expires_at - clock_timestamp()) * 1000000);
     age_us := greatest(0, extract(epoch FROM clock_timestamp() - seen.granted_at) * 1000000);
     held_by := seen.owner;
+END
+$fn$;
+
+-- Several acquires of different callers in one transaction, each with its own answer. Keys are taken in one order
+-- everywhere, so that two transactions cannot wait for each other. A row that somebody keeps locked must not hold the
+-- others up for long: then nothing is done, and the callers are served one by one.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_acquire_each"(
+    p_keys text[], p_secrets text[], p_ttls_us bigint[], p_owners text[], p_waiters text[])
+RETURNS TABLE (place integer, granted boolean, fence_no bigint, left_us bigint, age_us bigint, held_by text,
+               contended boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+DECLARE
+    durable text := CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END;
+    grants  boolean := false;
+BEGIN
+    PERFORM set_config('lock_timeout', '250ms', true);
+    FOR place IN SELECT n FROM unnest(p_keys) WITH ORDINALITY AS k(key, n) ORDER BY key COLLATE "C", n LOOP
+        SELECT a.granted, a.fence_no, a.left_us, a.age_us, a.held_by, a.contended
+        INTO granted, fence_no, left_us, age_us, held_by, contended
+        FROM "holdtight"."locks_acquire"(
+            p_keys[place], p_secrets[place], p_ttls_us[place], p_owners[place], p_waiters[place]) AS a;
+        grants := grants OR granted;
+        RETURN NEXT;
+    END LOOP;
+    -- A refusal after a grant must not make the grant lazy.
+    IF grants THEN
+        PERFORM set_config('synchronous_commit', durable, true);
+    END IF;
 END
 $fn$;
 
@@ -219,41 +285,81 @@ END
 $fn$;
 
 -- Gives the key back if `secret` holds it, withdraws the waiter, and wakes the first one that is left if the key is
--- free now. May be lazy: a release that a crash undoes is a lock held to the end of its lease.
-CREATE OR REPLACE FUNCTION "holdtight"."locks_release"(p_key text, p_secret text, p_waiter text, OUT released boolean)
+-- free now. May be lazy: a release that a crash undoes is a lock held to the end of its lease. p_late says that a request
+-- of this secret may still arrive after this release: it is barred.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_release"(
+    p_key text, p_secret text, p_waiter text, p_late boolean, OUT released boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
 DECLARE
-    seen  "holdtight"."locks";
-    rest  text[];
-    woken text;
+    seen   "holdtight"."locks";
+    rest   text[];
+    barred text[];
+    woken  text;
 BEGIN
-    PERFORM set_config('lock_timeout', '2s', true), set_config('synchronous_commit', 'off', true);
-    UPDATE "holdtight"."locks" AS l SET secret = '', expires_at = clock_timestamp(), owner = ''
-    WHERE l.key = p_key AND l.secret = p_secret AND p_secret <> '' AND l.expires_at > clock_timestamp()
-      AND l.queue = '{}';
-    released := FOUND;
-    IF released THEN
-        RETURN;
+    PERFORM set_config('synchronous_commit', 'off', true),
+        CASE WHEN current_setting('lock_timeout') <> '250ms' THEN set_config('lock_timeout', '2s', true) END;
+    IF NOT p_late THEN
+        UPDATE "holdtight"."locks" AS l SET secret = '', expires_at = clock_timestamp(), owner = ''
+        WHERE l.key = p_key AND l.secret = p_secret AND p_secret <> '' AND l.expires_at > clock_timestamp()
+          AND l.queue = '{}';
+        released := FOUND;
+        IF released THEN
+            RETURN;
+        END IF;
+    ELSE
+        -- What is barred must stay so after a crash, and there must be a row to say it in.
+        PERFORM set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+            WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true);
+        INSERT INTO "holdtight"."locks" AS l (key, secret, fence, granted_at, expires_at, owner)
+        VALUES (p_key, '', 0, clock_timestamp(), clock_timestamp(), '') ON CONFLICT (key) DO NOTHING;
+        IF FOUND THEN
+            -- As in a grant: the mark of a sweep that removed the row before us, seen with a new snapshot.
+            UPDATE "holdtight"."locks" AS l SET fence = m.high_water FROM "holdtight"."locks_meta" AS m
+            WHERE l.key = p_key;
+        END IF;
     END IF;
-    SELECT * INTO seen FROM "holdtight"."locks" AS l WHERE l.key = p_key AND (l.secret = p_secret OR l.queue <> '{}')
+    SELECT * INTO seen FROM "holdtight"."locks" AS l
+    WHERE l.key = p_key AND (l.secret = p_secret OR l.queue <> '{}' OR p_late)
     FOR NO KEY UPDATE;
     IF NOT FOUND THEN
+        released := false;
         RETURN;
     END IF;
     released := seen.secret = p_secret AND p_secret <> '' AND seen.expires_at > clock_timestamp();
     rest := "holdtight"."locks_queue_without"(seen.queue, p_waiter);
+    barred := CASE WHEN p_late THEN "holdtight"."locks_withdraw"(seen.withdrawn, p_secret) ELSE seen.withdrawn END;
     IF released OR seen.secret = '' OR seen.expires_at <= clock_timestamp() THEN
         woken := split_part(split_part(rest[1], ' ', 2), '/', 1);
         rest := rest[2:];
     END IF;
     IF released THEN
-        UPDATE "holdtight"."locks" AS l SET secret = '', expires_at = clock_timestamp(), owner = '', queue = rest
+        UPDATE "holdtight"."locks" AS l
+        SET secret = '', expires_at = clock_timestamp(), owner = '', queue = rest, withdrawn = barred
         WHERE l.key = p_key;
-    ELSIF rest <> seen.queue THEN
-        UPDATE "holdtight"."locks" AS l SET queue = rest WHERE l.key = p_key;
+    ELSIF rest <> seen.queue OR p_late THEN
+        UPDATE "holdtight"."locks" AS l SET queue = rest, withdrawn = barred WHERE l.key = p_key;
     END IF;
     IF woken <> '' THEN
         PERFORM pg_notify(woken, p_key);
+    END IF;
+END
+$fn$;
+
+-- Several releases of different callers in one transaction, in the same order of keys.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_release_each"(
+    p_keys text[], p_secrets text[], p_waiters text[], p_late boolean[])
+RETURNS TABLE (place integer, released boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+DECLARE
+    durable text := CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END;
+BEGIN
+    PERFORM set_config('lock_timeout', '250ms', true);
+    FOR place IN SELECT n FROM unnest(p_keys) WITH ORDINALITY AS k(key, n) ORDER BY key COLLATE "C", n LOOP
+        released := "holdtight"."locks_release"(p_keys[place], p_secrets[place], p_waiters[place], p_late[place]);
+        RETURN NEXT;
+    END LOOP;
+    IF true = ANY (p_late) THEN
+        PERFORM set_config('synchronous_commit', durable, true);
     END IF;
 END
 $fn$;
@@ -268,7 +374,7 @@ BEGIN
     SELECT * INTO seen FROM "holdtight"."locks" AS l
     WHERE l.key = p_key AND l.fence = p_fence AND l.secret <> '' AND l.expires_at > clock_timestamp()
     FOR NO KEY UPDATE;
-    released := FOUND AND "holdtight"."locks_release"(p_key, seen.secret, '');
+    released := FOUND AND "holdtight"."locks_release"(p_key, seen.secret, '', false);
 END
 $fn$;
 
@@ -314,6 +420,7 @@ BEGIN
         fence = greatest(l.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
         expires_at = clock_timestamp() + p_ttl_us * interval '1 microsecond'
     WHERE l.key = p_key AND l.secret = p_from AND p_from <> '' AND l.expires_at > clock_timestamp()
+      AND (l.withdrawn = '{}' OR NOT "holdtight"."locks_is_withdrawn"(l.withdrawn, p_to))
     RETURNING l.fence, (extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000)::bigint, l.queue <> '{}'
     INTO fence_no, left_us, contended;
 END
@@ -378,6 +485,7 @@ BEGIN
     SELECT array_agg(idle.key), max(idle.fence) INTO doomed, mark FROM (
         SELECT l.key, l.fence FROM "holdtight"."locks" AS l
         WHERE l.key > meta.sweep_from AND l.key <= last AND l.expires_at <= clock_timestamp() - p_idle_us * interval '1 microsecond'
+          AND (l.withdrawn = '{}' OR "holdtight"."locks_queue_without"(l.withdrawn, '') = '{}')
         FOR UPDATE SKIP LOCKED) AS idle;
     UPDATE "holdtight"."locks_meta" AS m
     SET high_water = greatest(m.high_water, mark), swept_at = clock_timestamp(),
@@ -385,6 +493,22 @@ BEGIN
     IF doomed IS NOT NULL THEN
         DELETE FROM "holdtight"."locks" AS l WHERE l.key = ANY (doomed);
         GET DIAGNOSTICS removed = ROW_COUNT;
+    END IF;
+    -- An index keeps the size it once had, even when VACUUM has emptied it. With no row left at all, and nobody at work
+    -- here this very moment, both files are cut to nothing.
+    IF NOT more AND pg_indexes_size('"holdtight"."locks"') > 1000000 THEN
+        PERFORM FROM "holdtight"."locks" LIMIT 1;
+        IF NOT FOUND THEN
+            BEGIN
+                LOCK TABLE "holdtight"."locks" IN ACCESS EXCLUSIVE MODE NOWAIT;
+                PERFORM FROM "holdtight"."locks" LIMIT 1;
+                IF NOT FOUND THEN
+                    TRUNCATE "holdtight"."locks";
+                END IF;
+            EXCEPTION WHEN lock_not_available THEN
+                NULL;
+            END;
+        END IF;
     END IF;
 END
 $fn$;

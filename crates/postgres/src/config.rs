@@ -1,13 +1,16 @@
 //! Where the database is and how to treat it: the URL, its options, and the names of our tables.
 //!
-//! Everything is checked here, before any I/O. Opening connections is left to `connect`.
+//! Everything is checked here, before anything is sent. Opening connections is left to `connect`, and what stands in
+//! the environment instead of the URL to `environment`.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use holdtight_core::LockError;
-use tokio_postgres::config::Host;
+use tokio_postgres::config::{Host, SslMode};
+
+use crate::environment::{self, Lookup, PasswordFile};
 
 /// Which tables are used, and how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +39,21 @@ pub enum TlsMode {
     VerifyFull,
 }
 
+impl TlsMode {
+    const NAMES: &str = "disable, prefer, require, verify-ca or verify-full";
+
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "disable" => Self::Disable,
+            "prefer" => Self::Prefer,
+            "require" => Self::Require,
+            "verify-ca" => Self::VerifyCa,
+            "verify-full" => Self::VerifyFull,
+            _ => return None,
+        })
+    }
+}
+
 /// How to reach a PostgreSQL store.
 ///
 /// ```
@@ -48,6 +66,7 @@ pub enum TlsMode {
 #[derive(Clone)]
 pub struct PostgresConfig {
     pub(crate) base: tokio_postgres::Config,
+    pub(crate) passwords: PasswordFile,
     pub(crate) schema: String,
     pub(crate) table: String,
     pub(crate) fence_table: String,
@@ -56,6 +75,8 @@ pub struct PostgresConfig {
     pub(crate) pooled: bool,
     pub(crate) connections: usize,
     pub(crate) timeout: Duration,
+    /// Whether a server that does not wait for its disk will do.
+    pub(crate) forgetful: bool,
     pub(crate) tls: TlsMode,
     pub(crate) root_cert: Option<PathBuf>,
     pub(crate) client_cert: Option<(PathBuf, PathBuf)>,
@@ -65,14 +86,59 @@ impl PostgresConfig {
     /// Reads a URL: `postgres://user:password@host:port,host2:port2/database?option=value`.
     ///
     /// Options of ours: `schema` (`holdtight`), `table` (`locks`), `layout` (`native`, `syncguard`), `fence_table`
-    /// (syncguard only), `listen` (`on`, `off`), `pooler` (`none`, `transaction`), `connections` (4), `timeout` (seconds per step, 5), `sslmode`,
-    /// `sslrootcert`, `sslcert`, `sslkey`. Others, such as `application_name` or `keepalives_idle`, go to the driver.
+    /// (syncguard only), `listen` (`on`, `off`), `pooler` (`none`, `transaction`), `connections` (4), `timeout`
+    /// (seconds per step, 5), `durability` (`require`, `any`), `sslmode`, `sslrootcert`, `sslcert`, `sslkey`,
+    /// `passfile`. Others, such as `application_name` or `keepalives_idle`, go to the driver.
+    ///
+    /// What the URL leaves open is taken from where `libpq` programs take it: `PGHOST`, `PGPORT`, `PGUSER`, `PGDATABASE`,
+    /// `PGPASSWORD`, `PGPASSFILE` or `~/.pgpass`, `PGSSLMODE`, `PGSSLROOTCERT`, `PGSSLCERT`, `PGSSLKEY`, `PGOPTIONS`,
+    /// `PGAPPNAME`, `PGCONNECT_TIMEOUT`.
     ///
     /// Without `sslmode`, hosts other than this machine must show a valid certificate (`verify-full`).
     ///
     /// # Errors
     /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig), naming the option. The URL is not repeated.
     pub fn from_url(url: &str) -> Result<Self, LockError> {
+        Self::read(url, &environment::process)
+    }
+
+    /// Takes hosts, user, password and the like from a configuration of the driver, and our own options from `options`,
+    /// written as in a URL: `"schema=locks&listen=off"`. The environment is not asked.
+    ///
+    /// For programs that already have such a configuration, or a password that must not stand in a text. TLS is ours to
+    /// do: give `sslmode` and files in `options`. Without, the driver's `Disable` and `Require` count, and hosts other
+    /// than this machine must show a valid certificate unless it is `Disable`.
+    ///
+    /// ```
+    /// use holdtight_postgres::PostgresConfig;
+    /// let mut driver = tokio_postgres::Config::new();
+    /// driver.host("db.example").user("app").password("pw").dbname("app");
+    /// let config = PostgresConfig::from_driver(driver, "schema=locks&connections=2")?;
+    /// # let _ = config;
+    /// # Ok::<(), holdtight_core::LockError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig), naming the option.
+    pub fn from_driver(base: tokio_postgres::Config, options: &str) -> Result<Self, LockError> {
+        let mut ours = Options::default();
+        if let Some(unknown) = ours.take_all(options)?.first() {
+            let name = unknown.split('=').next().unwrap_or_default();
+            return Err(LockError::invalid_config(format!(
+                "{name} is no option of ours; set it in the driver's configuration"
+            )));
+        }
+        if ours.tls.is_none() {
+            ours.tls = match (base.get_ssl_mode(), default_tls(&base)) {
+                (SslMode::Disable, _) => Some(TlsMode::Disable),
+                (SslMode::Require, TlsMode::Disable) => Some(TlsMode::Require),
+                (_, default) => Some(default),
+            };
+        }
+        ours.finish(base, &|_| None)
+    }
+
+    fn read(url: &str, var: Lookup<'_>) -> Result<Self, LockError> {
         let (address, query) = url.split_once('?').unwrap_or((url, ""));
         if !address.starts_with("postgres://") && !address.starts_with("postgresql://") {
             return Err(LockError::invalid_config(
@@ -80,26 +146,21 @@ impl PostgresConfig {
             ));
         }
         let mut ours = Options::default();
-        let mut rest = Vec::new();
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            if !ours.take(name, &decode(value)?)? {
-                rest.push(pair);
-            }
+        let rest = ours.take_all(query)?;
+        let mut address = environment::with_ports(address, var);
+        if !rest.is_empty() {
+            address = format!("{address}?{}", rest.join("&"));
         }
-        let address = if rest.is_empty() {
-            address.to_owned()
-        } else {
-            format!("{address}?{}", rest.join("&"))
-        };
-        let base: tokio_postgres::Config = address.parse().map_err(|error: tokio_postgres::Error| {
+        let mut base: tokio_postgres::Config = address.parse().map_err(|error: tokio_postgres::Error| {
             // The driver names the option, never a value.
             let cause = std::error::Error::source(&error).map_or_else(String::new, |source| format!(": {source}"));
             LockError::invalid_config(format!(
                 "the PostgreSQL URL cannot be read{cause}; it looks like postgres://user:password@host:5432/database"
             ))
         })?;
-        ours.finish(base)
+        environment::fill(&mut base, var)?;
+        ours.fill(var)?;
+        ours.finish(base, var)
     }
 
     /// How the connection is protected.
@@ -154,6 +215,8 @@ struct Options {
     pooled: bool,
     connections: Option<usize>,
     timeout: Option<Duration>,
+    forgetful: bool,
+    passfile: Option<PathBuf>,
     tls: Option<TlsMode>,
     root_cert: Option<PathBuf>,
     client_cert: Option<PathBuf>,
@@ -161,6 +224,34 @@ struct Options {
 }
 
 impl Options {
+    /// Takes what is ours and gives back the rest.
+    fn take_all<'a>(&mut self, query: &'a str) -> Result<Vec<&'a str>, LockError> {
+        let mut rest = Vec::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if !self.take(name, &decode(value)?)? {
+                rest.push(pair);
+            }
+        }
+        Ok(rest)
+    }
+
+    /// Takes from the environment what the URL did not say.
+    fn fill(&mut self, var: Lookup<'_>) -> Result<(), LockError> {
+        if self.tls.is_none()
+            && let Some(mode) = var("PGSSLMODE")
+        {
+            let mode = TlsMode::named(&mode);
+            self.tls = Some(mode.ok_or_else(|| environment::bad("PGSSLMODE", TlsMode::NAMES))?);
+        }
+        let file = |name| var(name).map(PathBuf::from);
+        self.root_cert = self.root_cert.take().or_else(|| file("PGSSLROOTCERT"));
+        if self.client_cert.is_none() && self.client_key.is_none() {
+            (self.client_cert, self.client_key) = (file("PGSSLCERT"), file("PGSSLKEY"));
+        }
+        Ok(())
+    }
+
     /// Takes one option; `false` if it is not one of ours.
     fn take(&mut self, name: &str, value: &str) -> Result<bool, LockError> {
         match name {
@@ -199,20 +290,17 @@ impl Options {
                 self.timeout = Some(Duration::from_secs_f64(seconds));
             }
             "sslmode" => {
-                self.tls = Some(match value {
-                    "disable" => TlsMode::Disable,
-                    "prefer" => TlsMode::Prefer,
-                    "require" => TlsMode::Require,
-                    "verify-ca" => TlsMode::VerifyCa,
-                    "verify-full" => TlsMode::VerifyFull,
-                    _ => {
-                        return Err(choices(
-                            name,
-                            "disable, prefer, require, verify-ca or verify-full",
-                        ));
-                    }
-                });
+                let mode = TlsMode::named(value);
+                self.tls = Some(mode.ok_or_else(|| choices(name, TlsMode::NAMES))?);
             }
+            "durability" => {
+                self.forgetful = match value {
+                    "require" => false,
+                    "any" => true,
+                    _ => return Err(choices(name, "require or any")),
+                }
+            }
+            "passfile" => self.passfile = Some(value.into()),
             "sslrootcert" => self.root_cert = Some(value.into()),
             "sslcert" => self.client_cert = Some(value.into()),
             "sslkey" => self.client_key = Some(value.into()),
@@ -228,9 +316,15 @@ impl Options {
         Ok(true)
     }
 
-    fn finish(self, mut base: tokio_postgres::Config) -> Result<PostgresConfig, LockError> {
+    fn finish(
+        self,
+        mut base: tokio_postgres::Config,
+        var: Lookup<'_>,
+    ) -> Result<PostgresConfig, LockError> {
         if base.get_hosts().is_empty() {
-            return Err(LockError::invalid_config("the PostgreSQL URL names no host"));
+            return Err(LockError::invalid_config(
+                "no host of PostgreSQL is named, neither by the URL nor by PGHOST",
+            ));
         }
         if base.get_application_name().is_none() {
             base.application_name("holdtight");
@@ -238,6 +332,10 @@ impl Options {
         if base.get_tcp_user_timeout().is_none() {
             // A silent network would otherwise keep a dead connection for a quarter of an hour.
             base.tcp_user_timeout(Duration::from_secs(10));
+        }
+        if base.get_keepalives_idle() >= Duration::from_secs(7200) {
+            // The driver's default: so long would a listener believe in a connection that a firewall has forgotten.
+            base.keepalives_idle(Duration::from_secs(30));
         }
         let syncguard = self.layout == Layout::Syncguard;
         let named = |name: Option<String>, native: &str, theirs: &str| {
@@ -263,7 +361,13 @@ impl Options {
             pooled: self.pooled,
             connections: self.connections.unwrap_or(4),
             timeout: self.timeout.unwrap_or(Duration::from_secs(5)),
-            root_cert: self.root_cert,
+            forgetful: self.forgetful,
+            // libpq's word for the authorities that this machine trusts.
+            root_cert: self.root_cert.filter(|path| path.as_os_str() != "system"),
+            passwords: match base.get_password() {
+                Some(_) => PasswordFile::default(),
+                None => PasswordFile::read(self.passfile, var),
+            },
             client_cert,
             base,
         })
@@ -343,7 +447,7 @@ mod tests {
     use super::*;
 
     fn refusal(url: &str) -> String {
-        let error = PostgresConfig::from_url(url).unwrap_err();
+        let error = PostgresConfig::read(url, &|_| None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{url}");
         error.to_string()
     }
@@ -405,5 +509,47 @@ mod tests {
         assert!(refusal("postgres://h/d?target_session_attrs=any").contains("primary"));
         refusal("redis://h");
         refusal("postgres:///d");
+    }
+    #[test]
+    fn variables_of_libpq_fill_what_the_url_leaves_open_and_are_checked() {
+        let with = |url: &str, mode: &'static str| {
+            PostgresConfig::read(url, &move |name| match name {
+                "PGSSLMODE" => Some(mode.to_owned()),
+                "PGPASSWORD" => Some("s3cret".to_owned()),
+                "PGSSLROOTCERT" => Some("system".to_owned()),
+                _ => None,
+            })
+        };
+        let config = with("postgres://ann@db.example/d", "verify-ca").unwrap();
+        assert_eq!((config.tls, config.root_cert.as_deref()), (TlsMode::VerifyCa, None));
+        assert_eq!(config.base.get_password(), Some(&b"s3cret"[..]));
+        assert!(!format!("{config:?}").contains("s3cret"));
+        let config = with("postgres://ann:own@db.example/d?sslmode=require", "verify-ca").unwrap();
+        assert_eq!(config.tls, TlsMode::Require);
+        assert_eq!(config.base.get_password(), Some(&b"own"[..]));
+        let error = with("postgres://ann@db.example/d", "s3cret").unwrap_err().to_string();
+        assert!(error.contains("PGSSLMODE") && !error.contains("s3cret"), "{error}");
+    }
+
+    #[test]
+    fn a_configuration_of_the_driver_is_taken_with_options_of_ours() {
+        let driver = |mode: SslMode, host: &str| {
+            let mut driver = tokio_postgres::Config::new();
+            driver.host(host).user("ann").password("s3cret").ssl_mode(mode);
+            driver
+        };
+        let tls = |mode, host| PostgresConfig::from_driver(driver(mode, host), "").unwrap().tls;
+        assert_eq!(tls(SslMode::Prefer, "db.example"), TlsMode::VerifyFull);
+        assert_eq!(tls(SslMode::Require, "db.example"), TlsMode::VerifyFull);
+        assert_eq!(tls(SslMode::Require, "localhost"), TlsMode::Require);
+        assert_eq!(tls(SslMode::Disable, "db.example"), TlsMode::Disable);
+        let driver = || driver(SslMode::Prefer, "h");
+        let config = PostgresConfig::from_driver(driver(), "schema=s&durability=any").unwrap();
+        assert_eq!((config.schema.as_str(), config.forgetful), ("s", true));
+        assert!(!format!("{config:?}").contains("s3cret"));
+        for bad in ["port=s3cret", "schema=s3.cret"] {
+            let error = PostgresConfig::from_driver(driver(), bad).unwrap_err().to_string();
+            assert!(!error.contains("cret"), "{error}");
+        }
     }
 }

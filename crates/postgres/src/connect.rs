@@ -53,7 +53,7 @@ impl Connector {
         };
         let hello = format!(
             "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only'), \
-             {version}, $1::bigint"
+             {version}, pg_catalog.current_setting('fsync'), $1::bigint"
         );
         Ok(Self { config, tls, hello })
     }
@@ -130,7 +130,7 @@ impl Connector {
         });
         let link = Link { client, doubts };
         if let Some(hello) = hello {
-            check_hello(&link, hello).await?;
+            self.check_hello(&link, hello).await?;
         }
         Ok((link, heard))
     }
@@ -149,9 +149,11 @@ impl Connector {
             one.hostaddr(*address);
         }
         let ports = base.get_ports();
-        one.port(ports.get(place).or(ports.first()).copied().unwrap_or(5432));
+        let port = ports.get(place).or(ports.first()).copied().unwrap_or(5432);
+        one.port(port);
         base.get_user().map(|user| one.user(user));
-        base.get_password().map(|password| one.password(password));
+        let kept = || self.config.passwords.find(host, port, base).map(str::as_bytes);
+        base.get_password().or_else(kept).map(|password| one.password(password));
         base.get_dbname().map(|name| one.dbname(name));
         base.get_options().map(|options| one.options(options));
         base.get_application_name().map(|name| one.application_name(name));
@@ -166,39 +168,45 @@ impl Connector {
             .ssl_mode(tls::driver_mode(self.config.tls));
         one
     }
-}
 
-/// Refuses standbys, and databases without our schema or with another version of it.
-async fn check_hello(link: &Link, hello: &str) -> Result<(), LockError> {
-    let echo = fastrand::i64(..);
-    let row = link
-        .client
-        .query_typed(hello, &[(&echo, Type::INT8)])
-        .await
-        .map_err(|error| from_driver(&error, Phase::Read))?
-        .pop()
-        .ok_or_else(|| malformed("nothing to our greeting"))?;
-    if row.try_get::<_, i64>(row.len().saturating_sub(1)).ok() != Some(echo) {
-        // A pooler that lost count: another connection will do.
-        return Err(LockError::unavailable(
-            "the answer to another request came on a new connection",
-        ));
+    /// Refuses standbys, databases without our schema or with another version of it, and servers that forget grants.
+    async fn check_hello(&self, link: &Link, hello: &str) -> Result<(), LockError> {
+        let echo = fastrand::i64(..);
+        let row = link
+            .client
+            .query_typed(hello, &[(&echo, Type::INT8)])
+            .await
+            .map_err(|error| from_driver(&error, Phase::Read))?
+            .pop()
+            .ok_or_else(|| malformed("nothing to our greeting"))?;
+        if row.try_get::<_, i64>(row.len().saturating_sub(1)).ok() != Some(echo) {
+            // A pooler that lost count: another connection will do.
+            return Err(LockError::unavailable(
+                "the answer to another request came on a new connection",
+            ));
+        }
+        let answer: Result<(bool, &str, i32, &str), tokio_postgres::Error> =
+            (|| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?)))();
+        let (standby, read_only, version, fsync) =
+            answer.map_err(|_| malformed("something else to our greeting"))?;
+        if standby || read_only != "off" {
+            return Err(LockError::unavailable(
+                "this server is a standby or read-only; locks need the primary: list all hosts in the URL",
+            ));
+        }
+        if version != VERSION {
+            return Err(LockError::invalid_config(format!(
+                "the lock tables have version {version}, this program needs {VERSION}: run `holdtight migrate` with it, or upgrade it"
+            )));
+        }
+        if fsync != "on" && !self.config.forgetful {
+            return Err(LockError::invalid_config(
+                "fsync is off on this server: after a crash of its machine, locks that are held may be forgotten and \
+                 granted again. Set fsync = on, or accept it with durability=any in the URL",
+            ));
+        }
+        Ok(())
     }
-    let answer: Result<(bool, &str, i32), tokio_postgres::Error> =
-        (|| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)))();
-    let (standby, read_only, version) =
-        answer.map_err(|_| malformed("something else to our greeting"))?;
-    if standby || read_only != "off" {
-        return Err(LockError::unavailable(
-            "this server is a standby or read-only; locks need the primary: list all hosts in the URL",
-        ));
-    }
-    if version != VERSION {
-        return Err(LockError::invalid_config(format!(
-            "the lock tables have version {version}, this program needs {VERSION}: run `holdtight migrate` with it, or upgrade it"
-        )));
-    }
-    Ok(())
 }
 
 /// One error for all hosts. What a person must fix is shown first; otherwise any host may be back soon.

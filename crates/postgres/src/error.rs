@@ -84,6 +84,7 @@ fn meaning(code: &SqlState, phase: Phase, fatal: bool) -> (ErrorKind, &'static s
             "; grant the role USAGE on the schema and EXECUTE on its functions, see docs/stores/postgres.md",
         ),
         "3F000" | "42P01" | "42883" | "42703" => (ErrorKind::InvalidConfig, MIGRATE),
+        "HTOLD" => (ErrorKind::NotHeld, "; acquire the key anew"),
         "HTNEW" => (ErrorKind::InvalidConfig, ""),
         "25006" => (ErrorKind::Unavailable, "; this server is read-only, locks need the primary"),
         "55P03" => {

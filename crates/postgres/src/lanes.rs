@@ -31,6 +31,12 @@ pub(crate) fn echoed(function: &str, arguments: usize) -> String {
     )
 }
 
+/// The same for a function that always answers with one row: no join to plan.
+pub(crate) fn echoed_row(function: &str, arguments: usize) -> String {
+    let places: Vec<String> = (1..=arguments).map(|place| format!("${place}")).collect();
+    format!("SELECT r.*, ${}::bigint FROM {function}({}) AS r", arguments + 1, places.join(", "))
+}
+
 /// What is sent in one round trip, with the number that must come back.
 enum Request<'a> {
     Statement(&'a str, &'a [Param<'a>], i64),
@@ -155,10 +161,20 @@ impl Lanes {
         self.all[0].link(&self.connector).await.map(drop)
     }
 
+    /// Which connection the steps on `key` use.
+    pub(crate) fn place_of(&self, key: &str) -> usize {
+        lane_of(key, self.all.len())
+    }
+
+    /// Whether an error of a step is the server's word that nothing was done: its connection lives.
+    pub(crate) fn server_said(&self, key: &str, error: &LockError) -> bool {
+        error.kind().is_definite() && self.all[self.place_of(key)].current().is_some()
+    }
+
     /// One statement, one round trip, bounded in time.
     ///
     /// A connection that does not answer is given up for new steps; those already on it may still get their answers.
-    /// The statement must be one of [`echoed`]: the answer is taken only if it carries the number of this request.
+    /// The statement must be one of [`echoed`] or [`echoed_row`]: the answer is taken only if it carries the number of this request.
     pub(crate) async fn step(
         &self,
         key: &str,
@@ -197,7 +213,7 @@ impl Lanes {
         phase: Phase,
         request: &Request<'_>,
     ) -> Result<Answer, LockError> {
-        let lane = &self.all[lane_of(key, self.all.len())];
+        let lane = &self.all[self.place_of(key)];
         let deadline = Instant::now() + self.timeout;
         let mut again = phase == Phase::Read;
         loop {

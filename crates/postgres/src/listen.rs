@@ -15,7 +15,7 @@ use tokio_postgres::types::Type;
 use crate::bells::Bells;
 use crate::connect::{Connector, Link, News};
 use crate::error::{Phase, from_driver};
-use crate::lanes::{Lanes, echoed, hash, pause};
+use crate::lanes::{Lanes, echoed_row, hash, pause};
 
 /// How long our own echo may take before we say that notifications do not arrive.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -40,7 +40,7 @@ impl Listener {
         })?;
         let name = u128::from_be_bytes(name);
         let deaf = AtomicBool::new(!connector.config.listen);
-        let pass_on = echoed(&connector.config.name("_release"), 3);
+        let pass_on = echoed_row(&connector.config.name("_release"), 4);
         Ok(Self {
             pass_on,
             connector,
@@ -85,10 +85,13 @@ impl Listener {
     async fn open(&self) -> Result<(Link, News), LockError> {
         let (link, news) = self.connector.connect_listening().await?;
         let listen = format!("LISTEN \"{}\"", self.channel);
-        link.client
-            .execute_typed(&listen, &[])
-            .await
-            .map_err(|error| from_driver(&error, Phase::Connect))?;
+        tokio::time::timeout(
+            self.connector.config.timeout,
+            link.client.execute_typed(&listen, &[]),
+        )
+        .await
+        .map_err(|_| LockError::unavailable("PostgreSQL did not answer LISTEN in time"))?
+        .map_err(|error| from_driver(&error, Phase::Connect))?;
         Ok((link, news))
     }
 
@@ -97,7 +100,12 @@ impl Listener {
         if self.bells.ring(key) {
             return;
         }
-        let params = [(&key as _, Type::TEXT), (&"" as _, Type::TEXT), (&"" as _, Type::TEXT)];
+        let params = [
+            (&key as _, Type::TEXT),
+            (&"" as _, Type::TEXT),
+            (&"" as _, Type::TEXT),
+            (&false as _, Type::BOOL),
+        ];
         if let Err(error) = self.lanes.step(key, Phase::Write, &self.pass_on, &params).await {
             tracing::debug!(%error, "could not pass a wake-up on");
         }

@@ -13,25 +13,33 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
 
 use crate::config::PostgresConfig;
+use crate::errands::{Acquires, Given, Releases, Wanted, released};
 use crate::error::{Phase, malformed};
-use crate::lanes::{Lanes, about, echoed};
+use crate::gather::Gather;
+use crate::lanes::{Lanes, about, echoed, echoed_row};
 use crate::listen::Listener;
+use crate::stragglers::Stragglers;
 
 /// The longest holder text that is read; ours has at most about 1.6 KiB.
 const OWNER_BYTES: usize = 4096;
+
+/// Statements of one kind on their way per connection before others are gathered: while the server does one, the next is
+/// already there.
+const AT_ONCE: usize = 2;
 
 /// The steps of the native layout on their lanes.
 pub(crate) struct Native {
     lanes: Arc<Lanes>,
     listener: Arc<Listener>,
+    stragglers: Stragglers,
+    acquires: Arc<Gather<Acquires>>,
+    releases: Arc<Gather<Releases>>,
     sql: Sql,
 }
 
 /// The statements, written once.
 struct Sql {
-    acquire: String,
     acquire_many: String,
-    release: String,
     force_release: String,
     extend: String,
     transfer: String,
@@ -42,15 +50,24 @@ impl Native {
     pub(crate) fn new(config: &PostgresConfig, lanes: Arc<Lanes>, listener: Arc<Listener>) -> Self {
         let call = |function: &str, arguments: usize| echoed(&config.name(function), arguments);
         let sql = Sql {
-            acquire: call("_acquire", 5),
             acquire_many: call("_acquire_many", 4),
-            release: call("_release", 3),
-            force_release: call("_force_release", 2),
+            force_release: echoed_row(&config.name("_force_release"), 2),
             extend: call("_extend", 4),
-            transfer: call("_transfer", 5),
+            transfer: echoed_row(&config.name("_transfer"), 5),
             held: call("_held", 3),
         };
-        Self { lanes, listener, sql }
+        let (number, timeout) = (config.connections, config.timeout);
+        let at_once = if config.pooled { 1 } else { AT_ONCE };
+        let acquires = Acquires::new(config, Arc::clone(&lanes));
+        let releases = Releases::new(config, Arc::clone(&lanes));
+        Self {
+            acquires: Gather::new(acquires, number, at_once, timeout),
+            releases: Gather::new(releases, number, at_once, timeout),
+            stragglers: Stragglers::default(),
+            lanes,
+            listener,
+            sql,
+        }
     }
 
     pub(crate) async fn acquire(&self, request: AcquireRequest) -> Result<Attempt, LockError> {
@@ -59,32 +76,20 @@ impl Native {
             Intent::Queue => self.listener.waiter(&request.secret),
             _ => String::new(),
         };
-        let rows = self
-            .lanes
-            .step(
-                key.as_str(),
-                Phase::Write,
-                &self.sql.acquire,
-                &[
-                    (&key.as_str(), Type::TEXT),
-                    (&request.secret.expose(), Type::TEXT),
-                    (&micros(request.ttl), Type::INT8),
-                    (&request.owner.to_text(), Type::TEXT),
-                    (&waiter, Type::TEXT),
-                ],
-            )
-            .await
-            .map_err(about(&key))?;
-        let row = one(rows)?;
-        if get::<bool>(&row, 0)? {
-            return Ok(Attempt::Granted(
-                lease(&row, 1)?.contended(get::<Option<bool>>(&row, 5)?.unwrap_or(false)),
-            ));
-        }
-        if !waiter.is_empty() {
+        let asking = self.stragglers.asking([&request.secret]);
+        let wanted = Wanted {
+            key: key.clone(),
+            secret: request.secret.clone(),
+            ttl_us: micros(request.ttl),
+            owner: request.owner.to_text(),
+            waiter: waiter.clone(),
+        };
+        let answer = self.acquires.ask(self.lanes.place_of(key.as_str()), wanted).await;
+        let attempt = asking.answered(answer).map_err(about(&key))?;
+        if !waiter.is_empty() && matches!(attempt, Attempt::Busy(_)) {
             self.listener.start();
         }
-        Ok(Attempt::Busy(Busy::held_by(holder(key, &row, 1)?)))
+        Ok(attempt)
     }
 
     pub(crate) async fn acquire_many(
@@ -96,7 +101,8 @@ impl Native {
         let secrets: Vec<&str> = requests.iter().map(|request| request.secret.expose()).collect();
         let ttls: Vec<i64> = requests.iter().map(|request| micros(request.ttl)).collect();
         let owners: Vec<String> = requests.iter().map(|request| request.owner.to_text()).collect();
-        let rows = self
+        let asking = self.stragglers.asking(requests.iter().map(|request| &request.secret));
+        let answer = self
             .lanes
             .step(
                 first.key.as_str(),
@@ -109,8 +115,8 @@ impl Native {
                     (&owners, Type::TEXT_ARRAY),
                 ],
             )
-            .await
-            .map_err(about(&first.key))?;
+            .await;
+        let rows = asking.answered(answer).map_err(about(&first.key))?;
         if let [row] = rows.as_slice()
             && !get::<bool>(row, 1)?
         {
@@ -132,21 +138,14 @@ impl Native {
     }
 
     pub(crate) async fn release(&self, key: Key, secret: Secret) -> Result<Release, LockError> {
-        let rows = self
-            .lanes
-            .step(
-                key.as_str(),
-                Phase::Write,
-                &self.sql.release,
-                &[
-                    (&key.as_str(), Type::TEXT),
-                    (&secret.expose(), Type::TEXT),
-                    (&self.listener.name(&secret), Type::TEXT),
-                ],
-            )
-            .await
-            .map_err(about(&key))?;
-        released(rows)
+        let given = Given {
+            waiter: self.listener.name(&secret),
+            late: self.stragglers.may_arrive(&secret),
+            key: key.clone(),
+            secret,
+        };
+        let answer = self.releases.ask(self.lanes.place_of(key.as_str()), given).await;
+        answer.map_err(about(&key))
     }
 
     pub(crate) async fn force_release(&self, key: Key, fence: Fence) -> Result<Release, LockError> {
@@ -158,7 +157,7 @@ impl Native {
             .step(key.as_str(), Phase::Write, &self.sql.force_release, &params)
             .await
             .map_err(about(&key))?;
-        released(rows)
+        released(&one(rows)?, 0)
     }
 
     /// One statement for the whole batch, unless a key stands in it twice: each statement moves a lease once.
@@ -217,7 +216,8 @@ impl Native {
 
     pub(crate) async fn transfer(&self, request: TransferRequest) -> Result<Transfer, LockError> {
         let to = request.to;
-        let rows = self
+        let asking = self.stragglers.asking([&to.secret]);
+        let answer = self
             .lanes
             .step(
                 to.key.as_str(),
@@ -231,8 +231,8 @@ impl Native {
                     (&to.owner.to_text(), Type::TEXT),
                 ],
             )
-            .await
-            .map_err(about(&to.key))?;
+            .await;
+        let rows = asking.answered(answer).map_err(about(&to.key))?;
         if rows.is_empty() {
             return Ok(Transfer::NotHeld);
         }
@@ -284,12 +284,8 @@ pub(crate) fn one(mut rows: Vec<Row>) -> Result<Row, LockError> {
     }
 }
 
-fn released(rows: Vec<Row>) -> Result<Release, LockError> {
-    Ok(if get(&one(rows)?, 0)? { Release::Released } else { Release::NotHeld })
-}
-
 /// The place in the request that a row answers, from the one-based number in its first column.
-fn place(row: &Row, places: usize) -> Result<usize, LockError> {
+pub(crate) fn place(row: &Row, places: usize) -> Result<usize, LockError> {
     usize::try_from(get::<i32>(row, 0)?)
         .ok()
         .and_then(|number| number.checked_sub(1))
@@ -312,7 +308,7 @@ pub(crate) fn fence(number: i64) -> Result<Fence, LockError> {
 }
 
 /// Fence, rest, age and owner, from four columns.
-fn holder(key: Key, row: &Row, column: usize) -> Result<Holder, LockError> {
+pub(crate) fn holder(key: Key, row: &Row, column: usize) -> Result<Holder, LockError> {
     let lease = lease(row, column)?;
     let owner: &str = get(row, column + 3)?;
     let owner = if owner.len() <= OWNER_BYTES { Owner::from_text(owner) } else { Owner::unknown() };

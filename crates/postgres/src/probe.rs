@@ -39,7 +39,7 @@ struct Settings<'a> {
 fn judge(settings: &Settings<'_>) -> Vec<Finding> {
     let mut findings =
         vec![Finding::new(Level::Good, "role", "the server is a primary and takes writes")];
-    findings.push(if settings.fsync && settings.full_page_writes {
+    findings.push(if settings.fsync {
         Finding::new(
             Level::Good,
             "durability",
@@ -52,10 +52,21 @@ fn judge(settings: &Settings<'_>) -> Vec<Finding> {
         Finding::new(
             Level::Unsafe,
             "durability",
-            "fsync or full_page_writes is off: a crash of the machine can forget locks that are held",
+            "fsync is off: a crash of the machine can forget locks that are held",
         )
-        .fix("set fsync = on and full_page_writes = on")
+        .fix("set fsync = on; until then the option durability=any accepts the risk")
     });
+    if !settings.full_page_writes {
+        findings.push(
+            Finding::new(
+                Level::Warning,
+                "torn pages",
+                "full_page_writes is off: unless the file system never tears a page (ZFS does not), a crash of the machine \
+                 can damage the table",
+            )
+            .fix("set full_page_writes = on, or keep the data on a file system that writes pages whole"),
+        );
+    }
     findings.push(if settings.standbys.is_empty() {
         Finding::new(
             Level::Warning,
@@ -112,13 +123,20 @@ mod tests {
         let level =
             |settings: &Settings<'_>| judge(settings).iter().map(|finding| finding.level).max();
         assert_eq!(level(&Settings { fsync: false, ..SOUND }), Some(Level::Unsafe));
-        assert_eq!(level(&Settings { full_page_writes: false, ..SOUND }), Some(Level::Unsafe));
+        assert_eq!(level(&Settings { full_page_writes: false, ..SOUND }), Some(Level::Warning));
         assert_eq!(level(&SOUND), Some(Level::Warning), "only the clock is left to warn about");
     }
 
     #[test]
     fn every_warning_says_what_to_do() {
-        let worst = Settings { fsync: false, standbys: "", plain: true, listen: false, ..SOUND };
+        let worst = Settings {
+            fsync: false,
+            full_page_writes: false,
+            standbys: "",
+            plain: true,
+            listen: false,
+            ..SOUND
+        };
         for finding in judge(&worst) {
             assert_eq!(finding.level > Level::Good, finding.fix.is_some(), "{}", finding.subject);
         }

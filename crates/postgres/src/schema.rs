@@ -2,6 +2,8 @@
 //!
 //! The text stands in `sql/schema.sql`, readable by whoever has to approve it; `docs/stores/postgres.sql` is a copy.
 
+use std::time::Duration;
+
 use holdtight_core::LockError;
 
 use crate::config::{Layout, PostgresConfig};
@@ -11,6 +13,9 @@ use crate::syncguard;
 
 /// The version of the schema that this program speaks.
 pub(crate) const VERSION: i32 = 1;
+
+/// How long making the tables may take: it waits for other migrations, and for whoever has a table locked.
+const MIGRATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The whole schema with its default names, for people who run SQL by hand.
 pub const SCHEMA_SQL: &str = include_str!("../sql/schema.sql");
@@ -44,7 +49,15 @@ pub async fn migrate_with(config: PostgresConfig) -> Result<(), LockError> {
     };
     let link = Connector::new(config)?.connect_bare().await?;
     // Several statements in one simple query are one transaction.
-    link.client.batch_execute(&sql).await.map_err(|error| from_driver(&error, Phase::Write))
+    tokio::time::timeout(MIGRATION_TIMEOUT, link.client.batch_execute(&sql))
+        .await
+        .map_err(|_| {
+            LockError::ambiguous(format!(
+                "the migration was not over after {MIGRATION_TIMEOUT:?}: it waits for another one, or for a table that \
+                 somebody has locked; run it again, it is safe"
+            ))
+        })?
+        .map_err(|error| from_driver(&error, Phase::Write))
 }
 
 /// The schema under other names. They were checked: nothing in them needs escaping.

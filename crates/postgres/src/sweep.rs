@@ -12,7 +12,7 @@ use tokio_postgres::types::Type;
 
 use crate::config::{Layout, PostgresConfig};
 use crate::error::Phase;
-use crate::lanes::{Lanes, echoed};
+use crate::lanes::{Lanes, echoed_row};
 use crate::native::{get, micros, one};
 use crate::syncguard;
 
@@ -36,7 +36,7 @@ pub(crate) struct Sweeper {
 impl Sweeper {
     pub(crate) fn new(config: &PostgresConfig, lanes: Arc<Lanes>) -> Self {
         let sql = match config.layout {
-            Layout::Native => echoed(&config.name("_sweep"), 3),
+            Layout::Native => echoed_row(&config.name("_sweep"), 3),
             Layout::Syncguard => syncguard::sweep(config, PAGE),
         };
         Self { lanes, layout: config.layout, sql, next: Mutex::default() }

@@ -122,8 +122,5 @@ fn main() {
         .without("syncguard::extension::a_full_batch_and_an_empty_one_are_answered")
         // PgBouncer wants the first packet of a connection in one piece.
         .without("pgbouncer::network::single_bytes_are_put_together")
-        // After dozens of cuts behind the pooler this once did not end within its limit. Nothing was granted twice, but
-        // why it took so long is not known yet.
-        .without("pgbouncer::network::exclusion_survives_a_network_that_breaks_all_the_time")
         .run();
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use holdtight_core::{Attempt, Backend as _, ErrorKind, Extension, Fence, Key, Release};
+use holdtight_core::{Attempt, Backend as _, ErrorKind, Extension, Fence, Key, Level, Release};
 use holdtight_postgres::{PostgresStore, migrate};
 use holdtight_testkit::Proxy;
 use support::server::Server;
@@ -60,6 +60,29 @@ async fn grants_and_extensions_survive_kill_9_of_the_whole_server_where_the_data
     );
     let taken = take(&store, &fresh, LONG).await.1;
     assert!(taken.fence > lease.fence);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_wait_for_its_disk_is_refused_unless_the_url_accepts_it() {
+    if !available() {
+        return;
+    }
+    let server = Server::start(&["fsync=off", "full_page_writes=off"]);
+    migrate(&server.url()).await.unwrap();
+    for options in ["", "&layout=syncguard"] {
+        let url = format!("{}?schema=holdtight{options}", server.url());
+        migrate(&url).await.unwrap();
+        let text = refused(PostgresStore::connect(&url).await, ErrorKind::InvalidConfig);
+        assert!(text.contains("fsync") && text.contains("durability=any"), "{text}");
+        let store = open(&format!("{url}&durability=any")).await;
+        take(&store, &key("accepted"), LONG).await;
+        let found = store.probe().await.unwrap().findings;
+        let level = |subject: &str| {
+            found.iter().find(|finding| finding.subject == subject).map(|finding| finding.level)
+        };
+        assert_eq!(level("durability"), Some(Level::Unsafe), "accepted is not safe");
+        assert_eq!(level("torn pages"), Some(Level::Warning));
+    }
 }
 
 #[tokio::test]

@@ -159,3 +159,51 @@ async fn no_search_path_can_put_other_tables_functions_or_operators_under_us() {
         assert!(lookup(&store, &two).await.unwrap().is_some(), "the other key is still held");
     }
 }
+
+#[tokio::test]
+async fn a_sweep_that_leaves_no_row_gives_the_space_of_table_and_index_back() {
+    if !available() {
+        return;
+    }
+    let (server, url) = fresh("space").await;
+    let store = open(&url).await;
+    let held = key("held");
+    let (owner, before) = take(&store, &held, LONG).await;
+    let many = "INSERT INTO space.locks (key, secret, fence, granted_at, expires_at, owner) \
+                SELECT 'k' || n, '', 1, now(), now() - interval '1 hour', '' FROM generate_series(1, 40000) AS n";
+    let size = || -> u64 {
+        server.sql("SELECT pg_total_relation_size('space.locks')").unwrap().parse().unwrap()
+    };
+    server.sql(many).unwrap();
+    assert!(size() > 2_000_000, "the test must be able to fail");
+    // While anything is held, rows go and pages are kept for the next keys.
+    assert_eq!(store.sweep(Duration::ZERO).await.unwrap(), 40_000);
+    assert_eq!(
+        lookup(&store, &held).await.unwrap().and_then(|held| held.fence),
+        Some(before.fence)
+    );
+    assert_eq!(release(&store, &held, &owner).await.unwrap(), Release::Released);
+    // The last row goes. An autovacuum that happens to be at work makes one sweep pass the chance by.
+    server.sql(many).unwrap();
+    support::eventually("the space is given back", async || {
+        store.sweep(Duration::ZERO).await.unwrap();
+        (size() < 100_000).then_some(())
+    })
+    .await;
+    assert!(take(&store, &held, LONG).await.1.fence > before.fence);
+}
+
+#[tokio::test]
+async fn a_missing_row_of_the_second_table_is_named_and_nothing_is_granted() {
+    if !available() {
+        return;
+    }
+    let (server, url) = fresh("rowless").await;
+    // One connection, opened before: a new one would already be refused by its greeting.
+    let store = open(&format!("{url}&connections=1")).await;
+    server.sql("DELETE FROM rowless.locks_meta").unwrap();
+    let text = refused(attempt(&store, &key("k"), &secret(), LONG).await, ErrorKind::Internal);
+    assert!(text.contains("locks_meta"), "{text}");
+    migrate(&url).await.unwrap();
+    take(&store, &key("k"), LONG).await;
+}

@@ -3,48 +3,12 @@
 
 mod support;
 
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-use std::process::Command;
-
 use holdtight_core::ErrorKind;
 use holdtight_postgres::{PostgresStore, migrate};
 use holdtight_testkit::servers::Directory;
+use support::certificates::certificates;
 use support::server::Server;
 use support::{LONG, available, key, open, refused, take};
-
-/// Runs openssl in a directory.
-fn openssl(place: &Path, arguments: &str) {
-    let ran = Command::new("openssl").args(arguments.split(' ')).current_dir(place).output();
-    let ran = ran.expect("openssl (apt-get install openssl)");
-    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-}
-
-/// Two authorities, and a certificate for `localhost` by the first one.
-fn certificates(place: &Path) {
-    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-    for authority in ["ours", "other"] {
-        openssl(
-            place,
-            &format!(
-                "req -x509 {key} -keyout {authority}.key -out {authority}.pem -days 2 -subj /CN={authority}"
-            ),
-        );
-    }
-    std::fs::write(place.join("names"), "subjectAltName=DNS:localhost\n").unwrap();
-    openssl(place, &format!("req {key} -keyout server.key -out server.csr -subj /CN=localhost"));
-    openssl(
-        place,
-        "x509 -req -in server.csr -CA ours.pem -CAkey ours.key -CAcreateserial -days 2 -out server.pem -extfile names",
-    );
-    std::fs::set_permissions(place.join("server.key"), std::fs::Permissions::from_mode(0o600))
-        .unwrap();
-    for file in ["server.key", "server.pem"] {
-        Server::own(&place.join(file));
-    }
-    // The server, another user, must get as far as its files.
-    std::fs::set_permissions(place, std::fs::Permissions::from_mode(0o711)).unwrap();
-}
 
 #[tokio::test]
 async fn every_mode_checks_what_it_says() {

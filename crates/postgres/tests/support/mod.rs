@@ -1,6 +1,7 @@
 //! What the tests of this crate share: short words for steps, and a server that can be hurt in ways of its own.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub(crate) mod certificates;
 pub(crate) mod server;
 
 use std::sync::Arc;
