@@ -71,7 +71,9 @@ impl Names {
     fn around(&self, lock: String, key: &str) -> Result<Place, LockError> {
         Ok(Place {
             fence: match self.layout {
-                Layout::Native | Layout::Token if self.tagged => self.side("fence", &lock, &[]).into(),
+                Layout::Native | Layout::Token if self.tagged => {
+                    self.side("fence", &lock, &[]).into()
+                }
                 Layout::Native | Layout::Token => Arc::clone(&self.fence),
                 Layout::Syncguard => syncguard::fence(&self.prefix, &lock)?.into(),
             },
@@ -81,12 +83,20 @@ impl Names {
     }
 
     fn side(&self, kind: &str, lock: &str, rest: &[&str]) -> String {
-        let rest = rest.concat();
-        if self.tagged {
-            format!("{}\u{1}{kind}{{{}}}{rest}", self.prefix, tag(slot(lock)))
-        } else {
-            [&self.prefix, "\u{1}", kind, &rest].concat()
+        let length = rest.iter().map(|part| part.len()).sum::<usize>();
+        let mut name = String::with_capacity(self.prefix.len() + kind.len() + length + 16);
+        for part in [&self.prefix, "\u{1}", kind] {
+            name.push_str(part);
         }
+        if self.tagged {
+            name.push('{');
+            name.push_str(&tag(slot(lock)).to_string());
+            name.push('}');
+        }
+        for part in rest {
+            name.push_str(part);
+        }
+        name
     }
 
     /// The key beside the lock that belongs to this grant, in layouts that have one.
@@ -221,8 +231,8 @@ mod tests {
                 for key in [Key::new(&key).unwrap(), Key::new(&braces).unwrap()] {
                     let Ok(place) = names.place(&key) else { continue };
                     let beside = names.beside(&place, &Secret::generate().unwrap()).unwrap();
-                    let channel = format!("{}client", place.channel);
-                    for name in [&place.fence, &place.waiters, &channel].into_iter().chain(&beside) {
+                    let channel = names.shard_channel(&place.lock, "client");
+                    for name in [&*place.fence, &place.waiters, &channel].into_iter().chain(beside.as_deref()) {
                         prop_assert_eq!(slot(name), slot(&place.lock), "{:?} and {:?}", name, &place.lock);
                     }
                     if layout == Layout::Token && prefix.is_empty() {

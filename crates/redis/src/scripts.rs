@@ -40,7 +40,8 @@ pub(crate) enum Announce {
 const CLOCK: &str = include_str!("scripts/lib/clock.lua");
 const DECIMAL: &str = include_str!("scripts/lib/decimal.lua");
 const MINT_AFTER: &str = include_str!("scripts/lib/mint.lua");
-const MINT: &str = concat!(include_str!("scripts/lib/mint.lua"), include_str!("scripts/lib/mint_now.lua"));
+const MINT: &str =
+    concat!(include_str!("scripts/lib/mint.lua"), include_str!("scripts/lib/mint_now.lua"));
 const QUEUE: &str = include_str!("scripts/lib/queue.lua");
 const READ: &str = include_str!("scripts/lib/read.lua");
 const RECORD: &str = include_str!("scripts/lib/record.lua");

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use holdtight_core::{
     AcquireRequest, Attempt, Backend, Capabilities, ExtendRequest, Extension, Fence, Guarantees,
-    Holder, Key, KeyForm, Level, LockError, ManyAttempt, Owner, Release, Reply, Secret, Subscription,
-    Transfer, TransferRequest, WakeUps,
+    Holder, Key, KeyForm, Level, LockError, ManyAttempt, Owner, Release, Reply, Secret,
+    Subscription, Transfer, TransferRequest, WakeUps,
 };
 use redis::Cmd;
 

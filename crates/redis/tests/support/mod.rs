@@ -76,17 +76,60 @@ pub async fn granted_for(
     ttl: Duration,
 ) -> Lease {
     let request = AcquireRequest::new(key.clone(), secret.clone(), ttl);
-    match Arc::clone(store).acquire(request).await.unwrap() {
-        Attempt::Granted(lease) => lease,
-        other => panic!("{key:?} must be granted, not {other:?}"),
-    }
+    let mut lease = None;
+    until("a free key is granted", async || {
+        match Arc::clone(store).acquire(request.clone()).await {
+            Ok(Attempt::Granted(granted)) => {
+                lease = Some(granted);
+                true
+            }
+            Ok(other) => panic!("{key:?} must be granted, not {other:?}"),
+            Err(error) => is_late(&error),
+        }
+    })
+    .await;
+    lease.unwrap()
+}
+
+/// Whether an error only says that a starved machine was late; whoever asks again gets the same answer. `false`,
+/// so that it can stand where "not yet" is meant.
+#[track_caller]
+fn is_late(error: &LockError) -> bool {
+    assert!(error.kind().is_transient(), "{error}");
+    false
+}
+
+/// Extends a lock that must be held, however late the answer is: a retry of an extension does no harm.
+pub async fn extended(
+    store: &Arc<RedisStore>,
+    key: &Key,
+    secret: &Secret,
+    by: Duration,
+) -> Extension {
+    let mut answer = None;
+    until("an extension is answered", async || match extend(store, key, secret, by).await {
+        Ok(extension) => {
+            answer = Some(extension);
+            true
+        }
+        Err(error) => is_late(&error),
+    })
+    .await;
+    answer.unwrap()
 }
 
 pub async fn busy(store: &Arc<RedisStore>, key: &Key, secret: &Secret, intent: Intent) -> Busy {
-    match attempt(store, key, secret, intent).await.unwrap() {
-        Attempt::Busy(busy) => busy,
-        other => panic!("{key:?} must be busy, not {other:?}"),
-    }
+    let mut refusal = None;
+    until("an attempt is answered", async || match attempt(store, key, secret, intent).await {
+        Ok(Attempt::Busy(busy)) => {
+            refusal = Some(busy);
+            true
+        }
+        Ok(other) => panic!("{key:?} must be busy, not {other:?}"),
+        Err(error) => is_late(&error),
+    })
+    .await;
+    refusal.unwrap()
 }
 
 pub async fn release(store: &Arc<RedisStore>, key: &Key, secret: &Secret) -> Release {

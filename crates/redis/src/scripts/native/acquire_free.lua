@@ -8,7 +8,8 @@ if now >= 9007199254740991 then
 end
 local fence = string.format('%.0f', now)
 local last = redis.call('SET', KEYS[2], fence, 'GET')
-local settled = not last or string.find(last, '^%d+$') and tonumber(last) < now
+-- The counter was behind the clock. Texts of the same length compare like the numbers in them.
+local settled = not last or #last == #fence and last < fence
 local held
 if settled then
   held = redis.pcall('SET', KEYS[1], ARGV[2] .. fence .. ' ' .. fence .. ' ' .. ARGV[4], 'NX', 'PX', ARGV[3], 'GET')
