@@ -34,6 +34,7 @@ mod set;
 mod spec;
 mod sync;
 mod token;
+mod url_parts;
 mod wait;
 
 pub use acquire::{Acquire, Acquiring, TryAcquire};
@@ -60,3 +61,4 @@ pub use retry::{Jitter, RetryPolicy};
 pub use secret::Secret;
 pub use set::{AcquireAll, LockSet};
 pub use token::LockToken;
+pub use url_parts::UrlParts;

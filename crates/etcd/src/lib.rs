@@ -23,7 +23,6 @@ mod probe;
 mod proto;
 mod store;
 mod txn;
-mod url;
 mod watch;
 
 pub use config::EtcdConfig;

@@ -27,6 +27,7 @@ pub(crate) struct Names {
     layout: Layout,
     /// On a cluster without a hash tag in the prefix, side keys carry one that leads them to their lock's slot.
     tagged: bool,
+    cluster: bool,
     /// The counter that all locks share, where they do.
     fence: Arc<str>,
 }
@@ -39,7 +40,12 @@ impl Names {
         };
         let tagged = cluster && hash_tag(prefix).is_none();
         let fence = format!("{prefix}\u{1}fence").into();
-        Self { prefix: prefix.to_owned(), layout, tagged, fence }
+        Self { prefix: prefix.to_owned(), layout, tagged, cluster, fence }
+    }
+
+    /// Whether all locks are on one server: one step can then take several.
+    pub(crate) fn together(&self) -> bool {
+        !self.cluster || hash_tag(&self.prefix).is_some()
     }
 
     /// The lock called `key` and what belongs to it.
@@ -115,6 +121,18 @@ impl Names {
     /// Where fence and owner of a lock stand in the token layout.
     pub(crate) fn record(&self, lock: &str) -> String {
         self.side("record", lock, &[":", lock.strip_prefix(&self.prefix).unwrap_or(lock)])
+    }
+
+    /// Where the largest fence stands that has written the user's own value `name`.
+    pub(crate) fn fenced(&self, name: &str) -> Result<String, LockError> {
+        let beside = self.side("fenced", name, &[":", name]);
+        // A hash tag in the prefix leads to its own slot, wherever the value is.
+        if self.cluster && slot(&beside) != slot(name) {
+            return Err(LockError::invalid_key(
+                "the value's name must carry the same hash tag as the prefix of the store",
+            ));
+        }
+        Ok(beside)
     }
 
     /// The channel on which the store called `client` listens to everything, on a single server.

@@ -26,7 +26,7 @@ pub(crate) struct ScriptSet {
     pub(crate) transfer: Script,
     pub(crate) lookup: Script,
     pub(crate) force_release: Script,
-    /// Only where all keys of several locks can be named in advance.
+    /// Not in syncguard, whose locks have each a counter of their own.
     pub(crate) acquire_many: Option<Script>,
 }
 
@@ -64,6 +64,11 @@ fn script(name: &'static str, announce: Announce, parts: &[&str]) -> Script {
     let sha = redis::Script::new(&source).get_hash().to_owned();
     Script { name, source, sha }
 }
+
+/// The one script that is not a step of a lock: it belongs to no layout.
+pub(crate) static FENCED_SET: LazyLock<Script> = LazyLock::new(|| {
+    script("fenced_set", Announce::Server, &[include_str!("scripts/fenced_set.lua")])
+});
 
 macro_rules! body {
     ($layout:literal, $name:literal) => {
@@ -129,7 +134,10 @@ fn token(announce: Announce) -> ScriptSet {
             "force_release",
             &[READ, RECORD, WAKE, body!("token", "force_release")],
         ),
-        acquire_many: None,
+        acquire_many: Some(make(
+            "acquire_many",
+            &[CLOCK, DECIMAL, MINT, READ, RECORD, LEASE, BESIDE, body!("token", "acquire_many")],
+        )),
     }
 }
 

@@ -25,7 +25,7 @@ const QUEUE_REFRESH: Duration = Duration::from_secs(10);
 /// How many names one step of a listing asks for.
 const LIST_STEP: usize = 128;
 
-const TOO_FEW: &str =
+pub(crate) const TOO_FEW: &str =
     "fewer replicas than wait_replicas asks for have it; check that they are connected";
 
 /// Leases of one server, each with its place in the caller's list.
@@ -323,13 +323,14 @@ impl RedisStore {
             .map(|request| self.names.place(&request.key))
             .collect::<Result<Vec<_>, _>>()?;
         let id = self.id();
+        let mut keys = vec![places[0].fence.to_string()];
+        for (place, request) in places.iter().zip(requests) {
+            keys.push(place.lock.clone());
+            keys.extend(self.names.beside(place, &request.secret)?);
+        }
         let (answer, safe) = self
-            .run_durably(script, &places[0].lock, places.len() + 1, |command| {
-                command.arg(&*places[0].fence);
-                for place in &places {
-                    command.arg(&place.lock);
-                }
-                command.arg(id);
+            .run_durably(script, &places[0].lock, keys.len(), |command| {
+                command.arg(&keys).arg(id);
                 for request in requests {
                     command.arg(self.claim(&request.secret)).arg(millis(request.ttl));
                     command.arg(&*self.owner_text(&request.owner));
@@ -436,8 +437,8 @@ impl RedisStore {
         let key = Key::new("rehearsal")?;
         let request = AcquireRequest::new(key.clone(), secret.clone(), Duration::from_secs(5));
         self.attempt_at(&place, &request).await?;
-        let again =
-            ExtendRequest::new(key, secret.clone(), ExtendBy::AtLeast(Duration::from_secs(5)));
+        // Adding needs the rights of all ways to extend.
+        let again = ExtendRequest::new(key, secret.clone(), ExtendBy::Add(Duration::from_secs(1)));
         self.prolong_at(std::slice::from_ref(&place), &[again], &mut Vec::new()).await?;
         match self.give_back_at(&place, &secret).await? {
             Release::Released => Ok(()),

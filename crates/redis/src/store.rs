@@ -234,7 +234,7 @@ impl Backend for RedisStore {
             .ttl_slack(ttl_slack)
             .wake_ups(self.wake_ups)
             .transfer(true)
-            .acquire_many(self.scripts.acquire_many.is_some() && !self.fabric.is_cluster())
+            .acquire_many(self.scripts.acquire_many.is_some() && self.names.together())
             .force_release(true)
             .max_batch(MAX_BATCH)
     }

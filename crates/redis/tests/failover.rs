@@ -218,13 +218,13 @@ async fn a_slot_that_moves_takes_its_locks_and_waiters_along() {
         assert!(moved.starts_with("+OK"), "{quoted}: {moved}");
     }
     // All keys are there, but the slot is not yet: answered by a question to the other node.
-    let extended = extended(&store, &key, &me, LONG).await;
-    assert!(matches!(extended, Extension::Extended(now) if now.fence == lease.fence));
+    let kept = extended(&store, &key, &me, LONG).await;
+    assert!(matches!(kept, Extension::Extended(now) if now.fence == lease.fence));
     for node in [to, from] {
         admin(node, &format!("CLUSTER SETSLOT {slot} NODE {to_id}")).await;
     }
-    let extended = extended(&store, &key, &me, LONG).await;
-    assert!(matches!(extended, Extension::Extended(now) if now.fence == lease.fence));
+    let kept = extended(&store, &key, &me, LONG).await;
+    assert!(matches!(kept, Extension::Extended(now) if now.fence == lease.fence));
     assert!(lookup(&other, &key).await.is_some());
     tokio::time::timeout(support::PATIENCE, hint.heard())
         .await

@@ -104,8 +104,8 @@ on_redis! {
             proxy.cut();
             recovers(&store).await;
         }
-        let extended = extended(&store, &key, &me, LONG).await;
-        assert!(matches!(extended, Extension::Extended(now) if now.fence == lease.fence));
+        let kept = extended(&store, &key, &me, LONG).await;
+        assert!(matches!(kept, Extension::Extended(now) if now.fence == lease.fence));
     }
 }
 
@@ -200,8 +200,8 @@ on_redis! {
         }
         server.process().resume();
         recovers(&store).await;
-        let extended = extended(&store, &key, &me, LONG).await;
-        assert!(matches!(extended, Extension::Extended(now) if now.fence == lease.fence));
+        let kept = extended(&store, &key, &me, LONG).await;
+        assert!(matches!(kept, Extension::Extended(now) if now.fence == lease.fence));
     }
 }
 
@@ -231,8 +231,8 @@ async fn a_crash_with_an_append_only_file_keeps_locks() {
     server.restart().await;
     recovers(&store).await;
     support::busy(&store, &key, &secret(), Intent::Try).await;
-    let extended = extended(&store, &key, &me, LONG).await;
-    assert!(matches!(extended, Extension::Extended(now) if now.fence == lease.fence));
+    let kept = extended(&store, &key, &me, LONG).await;
+    assert!(matches!(kept, Extension::Extended(now) if now.fence == lease.fence));
 }
 
 on_redis! {

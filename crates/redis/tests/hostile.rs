@@ -29,6 +29,7 @@ const NONSENSE: &[&str] = &[
     "$-5\r\n",
     "$99999999999999999999\r\nx",
     "*5\r\n$1\r\nG\r\n",
+    "LONG",
     "",
     "-ERR unknown command, with args beginning with: SECRET\r\n",
     "-NOSCRIPT no\r\n",
@@ -68,6 +69,8 @@ const TEXTS: &[&str] = &[
 /// The answer number `place` of both lists.
 fn nonsense(place: usize, id: &str, secret: &str) -> String {
     match NONSENSE.get(place) {
+        // Longer than any answer may be.
+        Some(&"LONG") => bulk(&"x".repeat(2 << 20)),
         Some(raw) => raw.replace("SECRET", secret),
         None => bulk(&TEXTS[place - NONSENSE.len()].replace("ID", id)),
     }
@@ -157,7 +160,8 @@ async fn nonsense_is_an_error_and_never_a_grant() {
     let store = Arc::new(store.unwrap());
     let (key, me) = (key("k"), secret());
     for place in 0..NONSENSE.len() + TEXTS.len() {
-        let nonsense = nonsense(place, "ID", "SECRET");
+        let mut nonsense = nonsense(place, "ID", "SECRET");
+        nonsense.truncate(100);
         said.store(place + 1, Ordering::SeqCst);
         let step = async {
             let granted = attempt(&store, &key, &me, Intent::Queue).await;

@@ -76,60 +76,47 @@ pub async fn granted_for(
     ttl: Duration,
 ) -> Lease {
     let request = AcquireRequest::new(key.clone(), secret.clone(), ttl);
-    let mut lease = None;
-    until("a free key is granted", async || {
+    let started = tokio::time::Instant::now();
+    loop {
         match Arc::clone(store).acquire(request.clone()).await {
-            Ok(Attempt::Granted(granted)) => {
-                lease = Some(granted);
-                true
-            }
+            Ok(Attempt::Granted(lease)) => return lease,
             Ok(other) => panic!("{key:?} must be granted, not {other:?}"),
-            Err(error) => is_late(&error),
+            Err(error) => late(started, &error).await,
         }
-    })
-    .await;
-    lease.unwrap()
+    }
 }
 
-/// Whether an error only says that a starved machine was late; whoever asks again gets the same answer. `false`,
-/// so that it can stand where "not yet" is meant.
-#[track_caller]
-fn is_late(error: &LockError) -> bool {
-    assert!(error.kind().is_transient(), "{error}");
-    false
+/// Before a step is asked again: its error must only say that a starved machine was late.
+async fn late(started: tokio::time::Instant, error: &LockError) {
+    assert!(error.kind().is_transient() && started.elapsed() < PATIENCE, "{error}");
+    tokio::time::sleep(Duration::from_millis(5)).await;
 }
 
-/// Extends a lock that must be held, however late the answer is: a retry of an extension does no harm.
+/// Extends, however late the answer is: a retry of an extension does no harm.
 pub async fn extended(
     store: &Arc<RedisStore>,
     key: &Key,
     secret: &Secret,
     by: Duration,
 ) -> Extension {
-    let mut answer = None;
-    until("an extension is answered", async || match extend(store, key, secret, by).await {
-        Ok(extension) => {
-            answer = Some(extension);
-            true
+    let started = tokio::time::Instant::now();
+    loop {
+        match extend(store, key, secret, by).await {
+            Ok(extension) => return extension,
+            Err(error) => late(started, &error).await,
         }
-        Err(error) => is_late(&error),
-    })
-    .await;
-    answer.unwrap()
+    }
 }
 
 pub async fn busy(store: &Arc<RedisStore>, key: &Key, secret: &Secret, intent: Intent) -> Busy {
-    let mut refusal = None;
-    until("an attempt is answered", async || match attempt(store, key, secret, intent).await {
-        Ok(Attempt::Busy(busy)) => {
-            refusal = Some(busy);
-            true
+    let started = tokio::time::Instant::now();
+    loop {
+        match attempt(store, key, secret, intent).await {
+            Ok(Attempt::Busy(busy)) => return busy,
+            Ok(other) => panic!("{key:?} must be busy, not {other:?}"),
+            Err(error) => late(started, &error).await,
         }
-        Ok(other) => panic!("{key:?} must be busy, not {other:?}"),
-        Err(error) => is_late(&error),
-    })
-    .await;
-    refusal.unwrap()
+    }
 }
 
 pub async fn release(store: &Arc<RedisStore>, key: &Key, secret: &Secret) -> Release {
