@@ -4,13 +4,13 @@
 --       5 'again', only if the caller may stand among the waiters
 -- Returns G, id, fence, ms left, number of other waiters or -1 if nobody looked
 --         B, id, ms left or -1, clock in µs, description
+local fence, refusal = clock, nil
 if not settled then
-  local refusal
   fence, refusal = mint_after(last, KEYS[2])
   if not fence then return refusal end
   held = {}
 end
-local record = ARGV[2] .. fence .. ' ' .. decimal(now) .. ' ' .. ARGV[4]
+local record = ARGV[2] .. fence .. ' ' .. clock .. ' ' .. ARGV[4]
 if type(held) == 'table' then
   -- Not asked yet; or a value of another type, or a Redis before 7, which does not take NX and GET together. If it
   -- was another error, it comes again and ends the attempt.
@@ -23,10 +23,10 @@ local mine = owned(held, ARGV[2])
 if held and not mine then
   local description = described(held)
   if KEYS[3] and description ~= '' then
-    enqueue(KEYS[3], now, secret)
+    enqueue(KEYS[3], clock, secret)
     if not awaited(held) then redis.pcall('APPEND', KEYS[1], '\n') end
   end
-  return table.concat({'B', ARGV[1], left_of(KEYS[1]), decimal(now), description}, '\n')
+  return table.concat({'B', ARGV[1], left_of(KEYS[1]), clock, description}, '\n')
 end
 
 local left = ARGV[3]

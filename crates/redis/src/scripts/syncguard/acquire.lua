@@ -11,7 +11,7 @@ local lock = lock_of(held)
 -- What cannot be read is somebody else's lock, for as long as it is there.
 local live = held and (not lock or is_live(lock, now))
 if live and not (lock and lock.lockId == ARGV[2]) then
-  if KEYS[4] and lock then enqueue(KEYS[4], micros, ARGV[2]) end
+  if KEYS[4] and lock then enqueue(KEYS[4], decimal(micros), ARGV[2]) end
   return table.concat({'B', ARGV[1], left_of(KEYS[1]), decimal(micros), lock and told(lock) or ''}, '\n')
 end
 

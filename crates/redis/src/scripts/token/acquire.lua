@@ -9,7 +9,7 @@ local held = read(KEYS[1])
 local record = held and read(KEYS[3])
 if held and held ~= ARGV[2] then
   local description = owned(record, 'ht1 ' .. held .. ' ') and described(record) or ''
-  if KEYS[4] and description ~= '' then enqueue(KEYS[4], now, ARGV[2]) end
+  if KEYS[4] and description ~= '' then enqueue(KEYS[4], decimal(now), ARGV[2]) end
   return table.concat({'B', ARGV[1], left_of(KEYS[1]), decimal(now), description}, '\n')
 end
 
