@@ -36,6 +36,7 @@ mod sync;
 mod token;
 mod url_parts;
 mod wait;
+mod within;
 
 pub use acquire::{Acquire, Acquiring, TryAcquire};
 pub use backend::{

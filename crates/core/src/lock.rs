@@ -16,11 +16,11 @@ use crate::fence::Fence;
 use crate::handle::{Held, LockHandle};
 use crate::info::LockInfo;
 use crate::owner::Owner;
-use crate::release::within;
 use crate::retry::RetryPolicy;
 use crate::set::AcquireAll;
 use crate::spec::{Spec, Wish};
 use crate::token::LockToken;
+use crate::within::within;
 
 /// How long one step of a store may take before its outcome counts as unknown.
 const STEP_TIMEOUT: Duration = Duration::from_secs(5);

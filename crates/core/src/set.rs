@@ -22,11 +22,12 @@ use crate::handle::{Held, LockHandle};
 use crate::info::Holder;
 use crate::key::Key;
 use crate::owner::Owner;
-use crate::release::{withdraw, within};
+use crate::release::withdraw;
 use crate::retry::RetryPolicy;
 use crate::secret::Secret;
 use crate::spec::{Spec, Wish};
 use crate::wait::{self, Outcome};
+use crate::within::within;
 
 /// The most locks that can be taken at once.
 const MOST: usize = 64;
