@@ -35,6 +35,7 @@ mod set;
 mod spec;
 mod sync;
 mod token;
+mod url_parts;
 mod wait;
 mod within;
 
@@ -63,3 +64,4 @@ pub use retry::{Jitter, RetryPolicy};
 pub use secret::Secret;
 pub use set::{AcquireAll, LockSet};
 pub use token::LockToken;
+pub use url_parts::UrlParts;

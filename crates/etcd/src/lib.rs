@@ -24,7 +24,6 @@ mod probe;
 mod proto;
 mod store;
 mod txn;
-mod url;
 mod watch;
 
 pub use config::EtcdConfig;
