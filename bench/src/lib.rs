@@ -4,16 +4,25 @@
 //! them alike. Nothing here is a test; no test asserts a time.
 
 mod args;
+mod crew;
+mod driven;
 mod goal;
+mod load;
+mod machine;
 mod measure;
+mod peers;
+mod postgres;
+mod redis;
 mod report;
 pub mod rows;
 pub mod soaks;
 mod stats;
+pub mod worker;
 
 pub use args::{BenchArgs, SoakArgs};
 pub use goal::{Bound, Goal, Verdict, Yardstick};
-pub use measure::{Comparison, Contender, Effort, Measured, Row, Series};
+pub use machine::describe;
+pub use measure::{Absent, Comparison, Contender, Effort, Measured, Role, Row, Series};
 pub use report::{merge, table};
 pub use stats::Summary;
 

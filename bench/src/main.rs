@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use holdtight_bench::{BenchArgs, Failure, merge, rows, table};
+use holdtight_bench::{BenchArgs, Failure, merge, rows, table, worker};
 use serde_json::Value;
 
 fn main() -> ExitCode {
@@ -17,6 +17,10 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Failure> {
+    let mut words = std::env::args().skip(1);
+    if let (Some("worker"), Some(url)) = (words.next().as_deref(), words.next()) {
+        return worker::run(&url);
+    }
     let args = BenchArgs::parse(std::env::args().skip(1))?;
     let mut rows = rows::all();
     if args.list {
@@ -37,9 +41,10 @@ fn run() -> Result<(), Failure> {
     for row in rows {
         let mut results = Vec::new();
         for comparison in (row.prepare)(args.effort)? {
-            let measured = comparison.run(args.effort)?;
-            println!("{}", table(row.id, &measured));
-            results.push(measured);
+            for measured in comparison.run(args.effort)? {
+                println!("{}", table(row.id, &measured));
+                results.push(measured);
+            }
         }
         // A smoke run proves that it works, not how fast it is. Written row by row: a later failure loses nothing.
         if !args.effort.quick {

@@ -16,6 +16,9 @@ pub fn table(id: &str, measured: &Measured) -> String {
         writeln!(text, "    {name:width$}  {:>12}  ± {spread:.0} %", number(median))
             .expect("writing to a string");
     }
+    for absent in &measured.absent {
+        writeln!(text, "    {:width$}  {}", absent.name, absent.why).expect("writing to a string");
+    }
     for verdict in &measured.verdicts {
         let outcome = if verdict.met { "met" } else { "NOT MET" };
         writeln!(text, "    goal {}: {} {outcome}", verdict.goal, number(verdict.value))
@@ -86,18 +89,19 @@ fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Bound, Comparison, Contender, Effort, Goal};
+    use crate::{Bound, Comparison, Contender, Effort, Goal, Role};
 
     fn measured(ours: f64) -> Measured {
         Comparison::new(
             "1 000 tasks, one key",
             "hand-offs/s",
-            Contender::new("us", move |_| Ok(ours)),
+            Contender::new("us", Role::Us, move |_| Ok(ours)),
         )
-        .against(Contender::new("mutex", |_| Ok(2_000_000.0)))
+        .against(Contender::new("mutex", Role::Limit, |_| Ok(2_000_000.0)))
         .goal(Goal::ratio("mutex", Bound::AtLeast(0.3)))
         .run(Effort::QUICK)
         .unwrap()
+        .remove(0)
     }
 
     #[test]

@@ -14,7 +14,8 @@ use tokio::runtime::Runtime;
 use tokio::sync::Mutex;
 use tokio::task::{JoinSet, yield_now};
 
-use crate::{Bound, Comparison, Contender, Effort, Failure, Goal, Row};
+use super::US;
+use crate::{Bound, Comparison, Contender, Effort, Failure, Goal, Role, Row};
 
 /// Holds per round, shared among the tasks.
 const HOLDS: u64 = 200_000;
@@ -36,9 +37,9 @@ fn prepare(_: Effort) -> Result<Vec<Comparison>, Failure> {
         let comparison = Comparison::new(
             format!("memory store, one key, {tasks} tasks"),
             "hand-offs/s",
-            Contender::new("holdtight", ours(tasks)?),
+            Contender::new(US, Role::Us, ours(tasks)?),
         )
-        .against(Contender::new(MUTEX, mutex(tasks)?));
+        .against(Contender::new(MUTEX, Role::Limit, mutex(tasks)?));
         comparisons.push(if Some(&tasks) == TASKS.last() {
             comparison.goal(Goal::ratio(MUTEX, Bound::AtLeast(0.3)))
         } else {

@@ -18,7 +18,8 @@ use tokio::task::JoinSet;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, NoTls};
 
-use crate::{Bound, Comparison, Contender, Effort, Failure, Goal, Row};
+use super::US;
+use crate::{Bound, Comparison, Contender, Effort, Failure, Goal, Role, Row};
 
 /// Pairs per round, shared among the tasks.
 const PAIRS: u64 = 6_400;
@@ -35,9 +36,9 @@ fn prepare(_: Effort) -> Result<Vec<Comparison>, Failure> {
     let comparison = Comparison::new(
         "PostgreSQL, 64 tasks, distinct keys, 4 connections",
         "pairs/s",
-        Contender::new("holdtight", ours(&runtime, &server)?),
+        Contender::new(US, Role::Us, ours(&runtime, &server)?),
     )
-    .against(Contender::new(PEER, peer(&runtime, &server)?))
+    .against(Contender::new(PEER, Role::Limit, peer(&runtime, &server)?))
     .goal(Goal::ratio(PEER, Bound::AtLeast(3.0)));
     Ok(vec![comparison])
 }
