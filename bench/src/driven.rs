@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::Failure;
 
 /// Longer than any piece of work; whoever needs more has stopped working.
-const PATIENCE: Duration = Duration::from_mins(3);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 pub(crate) struct Driven {
     child: Child,
@@ -28,8 +28,9 @@ pub(crate) struct Pairs {
     pub(crate) p50_micros: f64,
 }
 
-/// When a lock was got and when its holder began to give it back, in nanoseconds of the machine's monotonic clock.
-pub(crate) type Hold = (u64, u64);
+/// When a lock was got and when its holder began to give it back, in nanoseconds of the machine's monotonic clock; and
+/// which task that was.
+pub(crate) type Hold = (u64, u64, u64);
 
 impl Driven {
     pub(crate) fn start(command: &mut Command) -> Result<Self, Failure> {
@@ -66,7 +67,12 @@ impl Driven {
 
     /// The next answer.
     pub(crate) fn answer(&mut self) -> Result<Value, Failure> {
-        let line = self.answers.recv_timeout(PATIENCE).map_err(|_| "it does not answer")?;
+        self.answer_within(PATIENCE)
+    }
+
+    /// The next answer, for work that takes long.
+    pub(crate) fn answer_within(&mut self, patience: Duration) -> Result<Value, Failure> {
+        let line = self.answers.recv_timeout(patience).map_err(|_| "it does not answer")?;
         let answer: Value = serde_json::from_str(&line)?;
         match answer.get("error") {
             Some(error) => Err(error.to_string().into()),

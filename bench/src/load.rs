@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use holdtight::DistributedLock;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
@@ -67,6 +68,13 @@ where
     });
     let times = runtime.block_on(task)??;
     Ok(crate::stats::percentile(&times, 50.0))
+}
+
+/// Takes and gives back `key` with our library.
+pub(crate) async fn our_pair(lock: DistributedLock, key: String) -> Result<(), Failure> {
+    let handle = lock.try_acquire(&key).await?.ok_or("a key of our own was busy")?;
+    handle.release().await?;
+    Ok(())
 }
 
 /// How many of `count` were done per second since `start`.

@@ -61,8 +61,19 @@ pub struct Comparison {
     measures: Vec<Measure>,
     contenders: Vec<Contender>,
     absent: Vec<Absent>,
+    growth: Option<Growth>,
     most_rounds: usize,
     warm_up: bool,
+}
+
+/// What was more or less of in a comparison that shows how cost grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Growth {
+    /// Tasks, waiters, keys.
+    pub of: &'static str,
+    /// How many.
+    pub at: u64,
 }
 
 /// One number that every contender reports.
@@ -127,6 +138,8 @@ pub struct Measured {
     pub series: Vec<Series>,
     /// Who could not do the work.
     pub absent: Vec<Absent>,
+    /// Where on a curve it stands, if on one.
+    pub growth: Option<Growth>,
     /// What became of the goals.
     pub verdicts: Vec<Verdict>,
 }
@@ -167,6 +180,7 @@ impl Comparison {
             measures,
             contenders,
             absent,
+            growth: None,
             most_rounds: usize::MAX,
             warm_up: true,
         }
@@ -192,7 +206,16 @@ impl Comparison {
 
     /// Adds what we want to reach, by the measure that was added last.
     pub fn goal(mut self, goal: Goal) -> Self {
-        self.measures.last_mut().expect("a comparison has a measure").goals.push(goal);
+        // There is one from the beginning.
+        if let Some(measure) = self.measures.last_mut() {
+            measure.goals.push(goal);
+        }
+        self
+    }
+
+    /// Makes it a point of a curve: the same work with `at` of something.
+    pub fn growing(mut self, of: &'static str, at: u64) -> Self {
+        self.growth = Some(Growth { of, at });
         self
     }
 
@@ -259,7 +282,7 @@ impl Comparison {
             }
         }
         let (work, unit, absent) = (self.work.clone(), measure.unit, self.absent.clone());
-        Ok(Measured { work, unit, series, absent, verdicts })
+        Ok(Measured { work, unit, series, absent, growth: self.growth, verdicts })
     }
 
     /// Whose samples the goal is measured with; nobody's if all of whom it speaks are absent.

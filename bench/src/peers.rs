@@ -98,18 +98,20 @@ pub(crate) fn join(
     })
 }
 
-/// The same for contenders that need more than one process, or report more than one number.
-pub(crate) fn join_several(
+/// The same for contenders that need more than one process, or report more than one number: `start` is called for
+/// each of them when the comparison is made, and what it gives for each round.
+pub(crate) fn join_several<R>(
     comparison: Comparison,
     names: &[&'static str],
-    round: impl Fn(&'static str, Effort) -> Result<Vec<f64>, Failure> + Clone + 'static,
-) -> Comparison {
+    start: impl Fn(&'static str) -> R,
+) -> Comparison
+where
+    R: FnMut(Effort) -> Result<Vec<f64>, Failure> + 'static,
+{
     names.iter().fold(comparison, |comparison, &name| {
         if command(name, 0).is_none() {
             return comparison.without(name, NOT_INSTALLED);
         }
-        let round = round.clone();
-        let round = move |effort| round(name, effort);
-        comparison.against(Contender::of_several(name, Role::Peer, round))
+        comparison.against(Contender::of_several(name, Role::Peer, start(name)))
     })
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use holdtight_postgres::migrate;
+use holdtight_testkit::Proxy;
 use holdtight_testkit::servers::Postgres;
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, NoTls};
@@ -40,5 +41,13 @@ impl Stage {
             tokio::spawn(connection);
             Ok(Arc::new(client))
         })
+    }
+
+    /// A way to the server on which requests are counted, and its URL.
+    pub(crate) fn counted(&self) -> Result<(Proxy, String), Failure> {
+        let port = self.server.port();
+        let proxy = self.runtime.block_on(Proxy::to(format!("127.0.0.1:{port}").parse()?))?;
+        let url = self.server.url().replace(&format!(":{port}"), &format!(":{}", proxy.port()));
+        Ok((proxy, url))
     }
 }

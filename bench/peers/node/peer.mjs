@@ -74,14 +74,14 @@ const operations = {
   },
   async contend({ key, tasks, each, hold_us }) {
     const holds = [];
-    await all(tasks, async () => {
+    await all(tasks, async (task) => {
       for (let n = 0; n < each; n += 1) {
         const release = await insist(key);
         const granted = process.hrtime.bigint();
         await sleep(hold_us / 1000);
         const released = process.hrtime.bigint();
         await release();
-        holds.push([Number(granted), Number(released)]);
+        holds.push([Number(granted), Number(released), task]);
       }
     });
     return { holds };

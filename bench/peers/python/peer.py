@@ -70,7 +70,7 @@ def pairs(tasks, each, **_):
 def contend(key, tasks, each, hold_us, **_):
     holds = []
 
-    def work(_):
+    def work(task):
         for _ in range(each):
             lock = make(key)
             lock.acquire()
@@ -78,7 +78,7 @@ def contend(key, tasks, each, hold_us, **_):
             time.sleep(hold_us / 1e6)
             released = time.monotonic_ns()
             lock.release()
-            holds.append([granted, released])
+            holds.append([granted, released, task])
 
     everyone(tasks, work)
     return {"holds": holds}

@@ -83,10 +83,3 @@ pub(crate) async fn bare_pair(
     redis::cmd("DEL").arg(&key).exec_async(&mut connection).await?;
     Ok(())
 }
-
-/// Takes and gives back `key` with our library.
-pub(crate) async fn our_pair(lock: DistributedLock, key: String) -> Result<(), Failure> {
-    let handle = lock.try_acquire(&key).await?.ok_or("a key of our own was busy")?;
-    handle.release().await?;
-    Ok(())
-}

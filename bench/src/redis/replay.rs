@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
 
-use super::{Monitor, Stage, our_pair};
+use super::{Monitor, Stage};
 use crate::Failure;
+use crate::load::our_pair;
 
 /// Acquire and release as they were recorded.
 #[derive(Clone, Debug)]

@@ -5,9 +5,9 @@
 //! costs, with the check on release whose lock it is.
 
 use super::US;
-use crate::load::median_micros;
+use crate::load::{median_micros, our_pair};
 use crate::peers::{self, Peer};
-use crate::redis::{Replay, Stage, bare_pair, our_pair};
+use crate::redis::{Replay, Stage, bare_pair};
 use crate::{Bound, Comparison, Contender, Effort, Failure, Goal, Role, Row};
 
 /// Pairs per round.

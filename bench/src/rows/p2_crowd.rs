@@ -4,9 +4,9 @@
 //! for P1; all of them, and we, share one connection. Peers use what their client does by default.
 
 use super::US;
-use crate::load::pairs_per_second;
+use crate::load::{our_pair, pairs_per_second};
 use crate::peers::{self, Peer};
-use crate::redis::{Replay, Stage, bare_pair, our_pair};
+use crate::redis::{Replay, Stage, bare_pair};
 use crate::{Bound, Comparison, Contender, Effort, Failure, Goal, Role, Row};
 
 /// Pairs per round, shared among the tasks.
@@ -35,7 +35,7 @@ fn prepare(_: Effort) -> Result<Vec<Comparison>, Failure> {
 }
 
 fn comparison_of_growth(stage: &Stage, tasks: u64) -> Result<Comparison, Failure> {
-    let comparison = comparison(stage, tasks)?.rounds_at_most(5);
+    let comparison = comparison(stage, tasks)?.growing("tasks", tasks).rounds_at_most(5);
     Ok(peers::join(comparison, stage, &[peers::RSLOCK], move |peer: &mut Peer, effort| {
         Ok(peer.pairs(tasks, each(effort, tasks))?.per_second)
     }))

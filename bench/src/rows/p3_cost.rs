@@ -4,9 +4,9 @@
 //! price of a fence, of an owner that others can read, and of giving back only what is ours.
 
 use super::US;
-use crate::load::{number, pairs_per_second};
+use crate::load::{number, our_pair, pairs_per_second};
 use crate::peers::{self, Peer};
-use crate::redis::{Monitor, Replay, Stage, bare_pair, our_pair};
+use crate::redis::{Monitor, Replay, Stage, bare_pair};
 use crate::{Bound, Comparison, Contender, Effort, Failure, Goal, Role, Row};
 
 const TASKS: u64 = 256;

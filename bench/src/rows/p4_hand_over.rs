@@ -1,14 +1,11 @@
 //! P4: many processes want one key and hold it for a millisecond. How long is it idle between two of them?
 //!
 //! Measured from the moment a holder begins to give it back to the moment the next one has it, across processes, by the
-//! clock they share. The limit is two round trips: the release, and the wake-up with the attempt that follows it. Requests
+//! clock they share. A task that takes the lock again at once, as pollers do, has not handed it over. The limit is two round trips: the release, and the wake-up with the attempt that follows it. Requests
 //! are counted in a run of their own. Peers are run with 8 processes of 8 tasks only, since 64 interpreters say more
 //! about the machine; with few waiters it shows that most of them poll, with many that some poller is always near.
 
 use std::sync::Arc;
-
-use holdtight_testkit::Proxy;
-use holdtight_testkit::servers::Postgres;
 
 use super::US;
 use crate::crew::Crew;
@@ -54,7 +51,7 @@ fn prepare(effort: Effort) -> Result<Vec<Comparison>, Failure> {
     }
     all.push(redis(&stage, PROCESSES, 64, &WAITING).without(peers::DISTRIBUTED_LOCK, NO_WAITING));
     for waiters in GROWTH {
-        all.push(growth(&stage, waiters));
+        all.push(growth(&stage, waiters, effort));
     }
     all.push(on_postgres()?);
     Ok(all)
@@ -67,25 +64,30 @@ pub(super) const NO_WAITING: &str = "does not wait: one attempt, whatever the ti
 fn redis(stage: &Stage, processes: u64, waiters: u64, names: &[&'static str]) -> Comparison {
     let each = waiters / processes;
     let work = format!("Redis, one key, {processes} processes x {each}: release to next grant");
-    measures(Comparison::new(work, "ms, p50", ours(stage, processes, waiters)))
+    let comparison = measures(Comparison::new(work, "ms, p50", ours(stage, processes, waiters)))
         .against(round_trips(stage))
-        .rounds_at_most(ROUNDS)
-        .join(stage, names, processes, waiters)
+        .rounds_at_most(ROUNDS);
+    join(comparison, stage, names, processes, waiters)
 }
 
 /// How it grows with the waiters. One waiter is one beside the holder: two that take turns.
-fn growth(stage: &Stage, waiters: u64) -> Comparison {
+fn growth(stage: &Stage, waiters: u64, effort: Effort) -> Comparison {
     let processes = PROCESSES.min(waiters + 1);
     let work = format!("Redis, one key, {waiters} waiting: release to next grant");
     let some = [peers::RSLOCK, peers::REDLOCK, peers::REDIS_PY, peers::PYTHON_REDIS_LOCK];
-    let some = if waiters > 100 { &some[..1] } else { &some[..] };
-    Comparison::new(work, "ms, p50", ours(stage, processes, waiters + 1))
+    let some = match waiters {
+        _ if effort.quick => &some[..0],
+        0..=100 => &some[..],
+        _ => &some[..1],
+    };
+    let comparison = Comparison::new(work, "ms, p50", ours(stage, processes, waiters + 1))
         .also("ms, p99")
         .also("ms, p10")
         .also("ms, p90")
         .also("requests per hand-off")
-        .rounds_at_most(1)
-        .join(stage, some, processes, waiters + 1)
+        .growing("waiters", waiters)
+        .rounds_at_most(1);
+    join(comparison, stage, some, processes, waiters + 1)
 }
 
 fn measures(comparison: Comparison) -> Comparison {
@@ -99,25 +101,34 @@ fn measures(comparison: Comparison) -> Comparison {
         .goal(Goal::count(Bound::AtMost(4.0)))
 }
 
-impl Comparison {
-    /// Adds the peers, each with a crew of its own that lives for a round: idle ones would still poll.
-    fn join(self, stage: &Stage, names: &[&'static str], processes: u64, waiters: u64) -> Self {
-        let stage = stage.clone();
-        peers::join_several(self, names, move |name, effort| {
-            let port = stage.server().port();
-            let mut crew = Crew::start(processes, || {
-                peers::command(name, port).ok_or("not installed".into())
-            })?;
-            round(&stage, &mut crew, effort, waiters)
-        })
-    }
+/// Adds the peers. A crew starts when it is first needed, and is idle while others have their turn.
+fn join(
+    comparison: Comparison,
+    stage: &Stage,
+    names: &[&'static str],
+    processes: u64,
+    waiters: u64,
+) -> Comparison {
+    peers::join_several(comparison, names, |name| {
+        let (stage, mut crew) = (stage.clone(), None);
+        move |effort| {
+            let crew = match &mut crew {
+                Some(crew) => crew,
+                none => none.insert(Crew::of_peer(processes, name, stage.server().port())?),
+            };
+            round(&stage, crew, effort, waiters)
+        }
+    })
 }
 
 fn ours(stage: &Stage, processes: u64, waiters: u64) -> Contender {
-    let stage = stage.clone();
+    let (stage, mut crew) = (stage.clone(), None);
     Contender::of_several(US, Role::Us, move |effort| {
-        let mut crew = Crew::ours(processes, &stage.server().url())?;
-        round(&stage, &mut crew, effort, waiters)
+        let crew = match &mut crew {
+            Some(crew) => crew,
+            none => none.insert(Crew::ours(processes, &stage.server().url())?),
+        };
+        round(&stage, crew, effort, waiters)
     })
 }
 
@@ -132,7 +143,7 @@ fn round(
     let times = crew.contend("p4", waiters, each(HOLDS))?;
     let monitor = Monitor::start(stage)?;
     let counted = crew.contend("p4", waiters, each(COUNTED))?;
-    let requests = number(monitor.end()?.len().try_into()?) / number(counted.holds);
+    let requests = number(monitor.end()?.len().try_into()?) / number(counted.count.max(1));
     let times = PERCENTILES.map(|percent| times.percentile(percent));
     Ok(times.into_iter().chain([requests]).collect())
 }
@@ -159,11 +170,11 @@ fn on_postgres() -> Result<Comparison, Failure> {
     let us = Contender::of_several(US, Role::Us, move |effort| {
         let each = |holds: u64| (effort.work(holds) / 64).max(2);
         let times = Crew::ours(PROCESSES, &stage.server().url())?.contend("p4", 64, each(HOLDS))?;
-        let (proxy, url) = proxied(&stage)?;
+        let (proxy, url) = stage.counted()?;
         let mut crew = Crew::ours(PROCESSES, &url)?;
         let before = proxy.traffic().requests;
         let counted = crew.contend("p4", 64, each(COUNTED))?;
-        let requests = number(proxy.traffic().requests - before) / number(counted.holds);
+        let requests = number(proxy.traffic().requests - before) / number(counted.count.max(1));
         let times = PERCENTILES.map(|percent| times.percentile(percent));
         Ok(times.into_iter().chain([requests]).collect())
     });
@@ -184,13 +195,4 @@ fn on_postgres() -> Result<Comparison, Failure> {
         .also("requests per hand-off")
         .against(limit)
         .rounds_at_most(ROUNDS))
-}
-
-/// A way to the server on which requests are counted, and its URL.
-pub(super) fn proxied(stage: &postgres::Stage) -> Result<(Proxy, String), Failure> {
-    let server: &Postgres = stage.server();
-    let address = format!("127.0.0.1:{}", server.port()).parse()?;
-    let proxy = stage.runtime().block_on(Proxy::to(address))?;
-    let url = server.url().replace(&format!(":{}", server.port()), &format!(":{}", proxy.port()));
-    Ok((proxy, url))
 }

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use super::US;
-use super::p4_hand_over::{NO_WAITING, proxied};
+use super::p4_hand_over::NO_WAITING;
 use crate::crew::Crew;
 use crate::load::number;
 use crate::redis::{Monitor, Stage};
@@ -59,17 +59,18 @@ fn comparison(stage: &Stage, waiters: u64, names: &[&'static str]) -> Comparison
         requests
     });
     let work = format!("Redis, {waiters} waiting for one key");
-    let comparison = Comparison::new(work, "requests/s", us).counted_once();
-    let stage = stage.clone();
-    peers::join_several(comparison, names, move |name, effort| {
-        let port = stage.server().port();
-        let beginning = WAITING.iter().find(|(peer, _)| *peer == name).map_or("", |peer| peer.1);
-        let key = format!("p5:{name}");
-        stage.runtime().block_on(stage.server().command(&format!("SET {beginning}{key} held")))?;
-        let mut crew = Crew::start(PROCESSES.min(waiters), || {
-            peers::command(name, port).ok_or("not installed".into())
-        })?;
-        Ok(vec![watch(&stage, effort, || crew.wait(&key, waiters))?])
+    let comparison =
+        Comparison::new(work, "requests/s", us).growing("waiters", waiters).counted_once();
+    peers::join_several(comparison, names, |name| {
+        let stage = stage.clone();
+        move |effort| {
+            let server = stage.server();
+            let beginning = WAITING.iter().find(|(peer, _)| *peer == name).map_or("", |it| it.1);
+            let key = format!("p5:{name}");
+            stage.runtime().block_on(server.command(&format!("SET {beginning}{key} held")))?;
+            let mut crew = Crew::of_peer(PROCESSES.min(waiters), name, server.port())?;
+            Ok(vec![watch(&stage, effort, || crew.wait(&key, waiters))?])
+        }
     })
 }
 
@@ -97,7 +98,7 @@ fn on_postgres() -> Result<Comparison, Failure> {
         stage.runtime().block_on(holdtight::DistributedLock::connect(stage.server().url()))?;
     let us = Contender::new(US, Role::Us, move |effort| {
         let held = stage.runtime().block_on(async { lock.acquire("p5").await })?;
-        let (proxy, url) = proxied(&stage)?;
+        let (proxy, url) = stage.counted()?;
         let mut crew = Crew::ours(PROCESSES, &url)?;
         crew.wait("p5", 1_000)?;
         let (settle, watch) = spans(effort);

@@ -4,6 +4,7 @@
 //! error, never by being slow.
 
 mod distinct_keys;
+pub(crate) mod held;
 
 use crate::Failure;
 
@@ -21,11 +22,33 @@ pub struct Soak {
 
 /// Every long run.
 pub fn all() -> Vec<Soak> {
-    vec![Soak {
-        name: "memory-keys",
-        about: "a million keys locked and released once leave nothing in the memory store",
-        run: distinct_keys::memory,
-    }]
+    vec![
+        Soak {
+            name: "memory-keys",
+            about: "a million keys locked and released once leave nothing in the memory store",
+            run: distinct_keys::memory,
+        },
+        Soak {
+            name: "redis-keys",
+            about: "the same on Redis: no key and no memory",
+            run: distinct_keys::redis,
+        },
+        Soak {
+            name: "postgres-keys",
+            about: "the same on PostgreSQL: no row after a sweep",
+            run: distinct_keys::postgres,
+        },
+        Soak {
+            name: "file-keys",
+            about: "the same in the file store: no file after a sweep",
+            run: distinct_keys::files,
+        },
+        Soak {
+            name: "redis-held",
+            about: "100 000 locks held and renewed on Redis for five minutes: none is lost",
+            run: held::redis,
+        },
+    ]
 }
 
 /// `scale` of `full`, at least one.

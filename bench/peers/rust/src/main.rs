@@ -133,7 +133,7 @@ async fn contend(
 ) -> Result<Value, Failure> {
     let holds = Arc::new(Mutex::new(Vec::new()));
     let mut running = Vec::new();
-    for _ in 0..tasks {
+    for task in 0..tasks {
         let (library, key, holds) = (library.clone(), key.to_owned(), Arc::clone(&holds));
         running.push(tokio::spawn(async move {
             for _ in 0..each {
@@ -142,7 +142,7 @@ async fn contend(
                 tokio::time::sleep(hold).await;
                 let released = monotonic();
                 held.release().await?;
-                holds.lock().await.push(json!([granted, released]));
+                holds.lock().await.push(json!([granted, released, task]));
             }
             Ok::<_, Failure>(())
         }));
