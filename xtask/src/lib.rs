@@ -11,6 +11,7 @@ mod install;
 mod lengths;
 mod links;
 mod locate;
+mod peers;
 mod process;
 mod ready;
 mod requirements;
@@ -29,6 +30,9 @@ pub const TEST_COMMAND: &str = "cargo xtask test";
 
 /// What `.ci/run` runs.
 pub const CI_COMMAND: &str = "cargo xtask ci";
+
+/// Tells the bench where the locks of others are installed.
+const PEERS_VARIABLE: &str = "HOLDTIGHT_PEERS";
 
 struct Chore {
     name: &'static str,
@@ -52,7 +56,7 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "bench",
-        usage: "bench [--quick] [--only P6]",
+        usage: "bench [--quick] [--only P6] [--rounds N] [--no-peers]",
         about: "measure us and our peers side by side, write bench/results.json",
         run: bench::run,
     },

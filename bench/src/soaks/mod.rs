@@ -5,6 +5,7 @@
 
 mod distinct_keys;
 mod election;
+pub(crate) mod held;
 mod several_keys;
 mod under_faults;
 
@@ -49,6 +50,26 @@ pub fn all() -> Vec<Soak> {
             name: "several-keys-kills",
             about: "10 000 sets of keys in processes that are killed: never a key twice, no deadlock",
             run: several_keys::under_kills,
+        },
+        Soak {
+            name: "redis-keys",
+            about: "the same on Redis: no key and no memory",
+            run: distinct_keys::redis,
+        },
+        Soak {
+            name: "postgres-keys",
+            about: "the same on PostgreSQL: no row after a sweep",
+            run: distinct_keys::postgres,
+        },
+        Soak {
+            name: "file-keys",
+            about: "the same in the file store: no file after a sweep",
+            run: distinct_keys::files,
+        },
+        Soak {
+            name: "redis-held",
+            about: "100 000 locks held and renewed on Redis for five minutes: none is lost",
+            run: held::redis,
         },
     ]
 }
