@@ -117,6 +117,7 @@ mod tests {
             name: name.to_owned(),
             features: features.iter().map(ToString::to_string).collect(),
             doctests: true,
+            published: true,
         };
         Workspace {
             root: Path::new(env!("CARGO_MANIFEST_DIR")).join(".."),

@@ -91,6 +91,7 @@ mod tests {
             name: name.to_owned(),
             features: Vec::new(),
             doctests,
+            published: true,
         };
         let packages = vec![package("cli", false), package("core", true)];
         Workspace { root: PathBuf::new(), target: PathBuf::new(), packages }
