@@ -1,6 +1,6 @@
 //! `cargo xtask soak`: the long runs of the package `holdtight-bench`, built as users would build us.
 //!
-//! A share of them, as CI runs, is built as the tests are: what they look for does not depend on speed.
+//! At a fraction (`--scale`) it is a smoke run, and built as the tests are, which takes a fraction of the time too.
 
 use crate::process::{Outcome, cargo, run as run_shown};
 use crate::ready::ready;
@@ -9,9 +9,7 @@ use crate::workspace::Workspace;
 pub(crate) fn run(args: &[String]) -> Outcome {
     let path = ready(&Workspace::load()?)?;
     let profile = if args.iter().any(|arg| arg == "--scale") { "dev" } else { "release" };
-    // One run puts processes of the bench to work.
-    let package = ["--profile", profile, "--package", "holdtight-bench"];
-    run_shown(cargo().arg("build").args(package))?;
-    let soak = ["--bin", "holdtight-soak", "--"];
-    run_shown(cargo().arg("run").args(package).args(soak).args(args).env("PATH", path))
+    let package = ["run", "--profile", profile, "--package", "holdtight-bench"];
+    let program = ["--bin", "holdtight-soak", "--"];
+    run_shown(cargo().args(package).args(program).args(args).env("PATH", path))
 }
