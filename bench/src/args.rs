@@ -13,6 +13,8 @@ pub struct BenchArgs {
     pub only: Option<String>,
     /// Show the rows and stop.
     pub list: bool,
+    /// Make plots and tables of the results there are, and stop.
+    pub publish: bool,
 }
 
 /// Which long run, and how long.
@@ -33,20 +35,27 @@ impl BenchArgs {
     /// # Errors
     /// An option is unknown or lacks its value.
     pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Self, Failure> {
-        let mut parsed = Self { effort: Effort::FULL, only: None, list: false };
+        let mut parsed = Self { effort: Effort::FULL, only: None, list: false, publish: false };
+        let mut rounds = None;
         let mut args = args.into_iter();
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--quick" => parsed.effort = Effort::QUICK,
                 "--list" => parsed.list = true,
+                "--publish" => parsed.publish = true,
                 "--only" => parsed.only = Some(args.next().ok_or("--only needs a row, as P6")?),
+                "--rounds" => {
+                    let text = args.next().ok_or("--rounds needs a number, as 5")?;
+                    let count = text.parse().ok().filter(|count| *count > 0_usize);
+                    rounds = Some(count.ok_or_else(|| format!("--rounds {text}: at least 1"))?);
+                }
                 _ => {
-                    return Err(
-                        format!("unknown option `{arg}`: --quick, --only P6, --list").into()
-                    );
+                    let options = "--quick, --only P6, --rounds 5, --list, --publish";
+                    return Err(format!("unknown option `{arg}`: {options}").into());
                 }
             }
         }
+        parsed.effort.rounds = rounds.unwrap_or(parsed.effort.rounds);
         Ok(parsed)
     }
 }
@@ -94,7 +103,8 @@ mod tests {
         let parsed = BenchArgs::parse(words("--quick --only P6")).unwrap();
         assert_eq!((parsed.effort, parsed.only.as_deref()), (Effort::QUICK, Some("P6")));
         assert_eq!(BenchArgs::parse(words("")).unwrap().effort, Effort::FULL);
-        for bad in ["--only", "--fast", "P6"] {
+        assert_eq!(BenchArgs::parse(words("--rounds 5 --quick")).unwrap().effort.rounds, 5);
+        for bad in ["--only", "--fast", "P6", "--rounds", "--rounds 0", "--rounds x"] {
             assert!(BenchArgs::parse(words(bad)).is_err(), "{bad}");
         }
     }

@@ -20,6 +20,8 @@ pub enum Yardstick {
     Ratio(&'static str),
     /// Ours minus that contender's, round by round.
     Difference(&'static str),
+    /// Ours divided by the best of those, round by round.
+    Best(&'static [&'static str]),
     /// Ours alone: for counts, never for times.
     Itself,
 }
@@ -32,6 +34,8 @@ pub enum Bound {
     AtLeast(f64),
     /// That much or less.
     AtMost(f64),
+    /// That much: for counts. A hundredth more or less is a start-up or an end.
+    Exactly(f64),
 }
 
 /// A goal and what became of it.
@@ -52,6 +56,11 @@ impl Goal {
         Self { yardstick: Yardstick::Ratio(yardstick), bound }
     }
 
+    /// Ours divided by the best one's of `yardsticks` is to be within `bound`.
+    pub fn best(yardsticks: &'static [&'static str], bound: Bound) -> Self {
+        Self { yardstick: Yardstick::Best(yardsticks), bound }
+    }
+
     /// Ours minus `yardstick`'s is to be within `bound`.
     pub fn difference(yardstick: &'static str, bound: Bound) -> Self {
         Self { yardstick: Yardstick::Difference(yardstick), bound }
@@ -67,6 +76,7 @@ impl Goal {
         let met = match self.bound {
             Bound::AtLeast(least) => value >= least,
             Bound::AtMost(most) => value <= most,
+            Bound::Exactly(number) => (value - number).abs() <= 0.01,
         };
         Verdict { goal: self, value, met }
     }
@@ -77,10 +87,14 @@ impl fmt::Display for Goal {
         let (sign, number) = match self.bound {
             Bound::AtLeast(number) => (">=", number),
             Bound::AtMost(number) => ("<=", number),
+            Bound::Exactly(number) => ("=", number),
         };
         match self.yardstick {
             Yardstick::Ratio(name) => write!(f, "{sign} {number} x {name}"),
             Yardstick::Difference(name) => write!(f, "{sign} {name} + {number}"),
+            Yardstick::Best(names) => {
+                write!(f, "{sign} {number} x the best of {}", names.join(", "))
+            }
             Yardstick::Itself => write!(f, "{sign} {number}"),
         }
     }
@@ -96,6 +110,8 @@ mod tests {
         assert!(least.judge(0.9).met && !least.judge(0.89).met);
         let most = Goal::count(Bound::AtMost(2.0));
         assert!(most.judge(2.0).met && !most.judge(2.01).met);
+        let exactly = Goal::count(Bound::Exactly(2.0));
+        assert!(exactly.judge(2.001).met && !exactly.judge(2.1).met && !exactly.judge(1.9).met);
     }
 
     #[test]

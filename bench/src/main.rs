@@ -1,10 +1,11 @@
-//! Measures the rows of the table of goals, prints them, and writes `bench/results.json` after a full run.
+//! Measures the rows of the table of goals and prints them. A full run also writes `bench/results.json`, the plots, and
+//! the tables in our documents.
 
-use std::path::Path;
 use std::process::ExitCode;
 
-use holdtight_bench::{BenchArgs, Failure, merge, rows, table};
-use serde_json::Value;
+use holdtight_bench::{
+    BenchArgs, Failure, describe, merge, publish, results, results_file, rows, table, worker,
+};
 
 fn main() -> ExitCode {
     match run() {
@@ -17,7 +18,14 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Failure> {
+    let mut words = std::env::args().skip(1);
+    if let (Some("worker"), Some(url)) = (words.next().as_deref(), words.next()) {
+        return worker::run(&url);
+    }
     let args = BenchArgs::parse(std::env::args().skip(1))?;
+    if args.publish {
+        return publish();
+    }
     let mut rows = rows::all();
     if args.list {
         for row in rows {
@@ -33,24 +41,32 @@ fn run() -> Result<(), Failure> {
             return Err(known.into());
         }
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("results.json");
+    let mut missed = Vec::new();
     for row in rows {
-        let mut results = Vec::new();
+        let mut measured = Vec::new();
         for comparison in (row.prepare)(args.effort)? {
-            let measured = comparison.run(args.effort)?;
-            println!("{}", table(row.id, &measured));
-            results.push(measured);
+            for result in comparison.run(args.effort)? {
+                println!("{}", table(row.id, &result));
+                missed.extend(result.verdicts.iter().filter(|verdict| !verdict.met).map(
+                    |verdict| {
+                        format!("{}  {} ({}): {}", row.id, result.work, result.unit, verdict.goal)
+                    },
+                ));
+                measured.push(result);
+            }
         }
         // A smoke run proves that it works, not how fast it is. Written row by row: a later failure loses nothing.
         if !args.effort.quick {
-            let before = match std::fs::read_to_string(&path) {
-                Ok(text) => serde_json::from_str(&text)?,
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Value::Null,
-                Err(error) => return Err(error.into()),
-            };
-            let merged = merge(&before, row.id, &results);
-            std::fs::write(&path, format!("{merged:#}\n"))?;
+            let merged = merge(&results()?, &describe(), row.id, &measured);
+            std::fs::write(results_file(), format!("{merged:#}\n"))?;
         }
     }
-    Ok(())
+    if args.effort.quick {
+        println!("A smoke run: nothing is written, and its numbers mean little.");
+        return Ok(());
+    }
+    for missed in missed {
+        println!("not met: {missed}");
+    }
+    publish()
 }

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use crate::Failure;
-use crate::goal::{Goal, Verdict, Yardstick};
+use crate::goal::{Bound, Goal, Verdict, Yardstick};
 use crate::stats::Summary;
 
 /// How much to do.
@@ -54,19 +54,62 @@ impl Row {
     }
 }
 
-/// Us and others on one piece of work. The first contender is us.
+/// Us and others on one piece of work, with one measure of it or several. The first contender is us.
 #[derive(Debug)]
 pub struct Comparison {
     work: String,
-    unit: &'static str,
+    measures: Vec<Measure>,
     contenders: Vec<Contender>,
+    absent: Vec<Absent>,
+    growth: Option<Growth>,
+    most_rounds: usize,
+    warm_up: bool,
+}
+
+/// What was more or less of in a comparison that shows how cost grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Growth {
+    /// Tasks, waiters, keys.
+    pub of: &'static str,
+    /// How many.
+    pub at: u64,
+}
+
+/// One number that every contender reports.
+#[derive(Debug)]
+struct Measure {
+    unit: &'static str,
     goals: Vec<Goal>,
 }
 
-/// Somebody who does the work once per round and says the measure.
+/// Somebody who does the work once per round and says the measures.
 pub struct Contender {
     name: &'static str,
-    round: Box<dyn FnMut(Effort) -> Result<f64, Failure>>,
+    role: Role,
+    round: Box<dyn FnMut(Effort) -> Result<Vec<f64>, Failure>>,
+}
+
+/// What somebody is compared with us for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Role {
+    /// Ourselves.
+    Us,
+    /// A limit: what the work costs without a library.
+    Limit,
+    /// Somebody else's lock, which a user could have chosen.
+    Peer,
+}
+
+/// Somebody who does not compete, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Absent {
+    /// Who.
+    pub name: &'static str,
+    /// Why not.
+    pub why: String,
 }
 
 /// All samples of one contender.
@@ -75,11 +118,15 @@ pub struct Contender {
 pub struct Series {
     /// Who.
     pub name: &'static str,
+    /// As what.
+    pub role: Role,
     /// The measure of each round.
     pub summary: Summary,
+    /// Ours divided by theirs, round by round, the median: what may be quoted.
+    pub ratio: f64,
 }
 
-/// What came out of a comparison.
+/// What came out of a comparison, for one of its measures.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Measured {
@@ -89,6 +136,10 @@ pub struct Measured {
     pub unit: &'static str,
     /// Us first, then the others.
     pub series: Vec<Series>,
+    /// Who could not do the work.
+    pub absent: Vec<Absent>,
+    /// Where on a curve it stands, if on one.
+    pub growth: Option<Growth>,
     /// What became of the goals.
     pub verdicts: Vec<Verdict>,
 }
@@ -97,9 +148,19 @@ impl Contender {
     /// `round` does the work once and returns the measure: a rate, a time, a count.
     pub fn new(
         name: &'static str,
-        round: impl FnMut(Effort) -> Result<f64, Failure> + 'static,
+        role: Role,
+        mut round: impl FnMut(Effort) -> Result<f64, Failure> + 'static,
     ) -> Self {
-        Self { name, round: Box::new(round) }
+        Self::of_several(name, role, move |effort| Ok(vec![round(effort)?]))
+    }
+
+    /// `round` does the work once and returns the measures in the order of the comparison.
+    pub fn of_several(
+        name: &'static str,
+        role: Role,
+        round: impl FnMut(Effort) -> Result<Vec<f64>, Failure> + 'static,
+    ) -> Self {
+        Self { name, role, round: Box::new(round) }
     }
 }
 
@@ -112,7 +173,17 @@ impl fmt::Debug for Contender {
 impl Comparison {
     /// A comparison of `us` with nobody yet.
     pub fn new(work: impl Into<String>, unit: &'static str, us: Contender) -> Self {
-        Self { work: work.into(), unit, contenders: vec![us], goals: Vec::new() }
+        let measures = vec![Measure { unit, goals: Vec::new() }];
+        let (contenders, absent) = (vec![us], Vec::new());
+        Self {
+            work: work.into(),
+            measures,
+            contenders,
+            absent,
+            growth: None,
+            most_rounds: usize::MAX,
+            warm_up: true,
+        }
     }
 
     /// Adds a yardstick or a peer.
@@ -121,70 +192,141 @@ impl Comparison {
         self
     }
 
-    /// Adds what we want to reach.
-    pub fn goal(mut self, goal: Goal) -> Self {
-        self.goals.push(goal);
+    /// Names somebody who cannot do this work, or not here; goals that look at nobody else are left out.
+    pub fn without(mut self, name: &'static str, why: impl Into<String>) -> Self {
+        self.absent.push(Absent { name, why: why.into() });
         self
     }
 
-    /// Runs it: a warm-up, then the rounds.
+    /// Adds a measure: every contender reports one number more.
+    pub fn also(mut self, unit: &'static str) -> Self {
+        self.measures.push(Measure { unit, goals: Vec::new() });
+        self
+    }
+
+    /// Adds what we want to reach, by the measure that was added last.
+    pub fn goal(mut self, goal: Goal) -> Self {
+        // There is one from the beginning.
+        if let Some(measure) = self.measures.last_mut() {
+            measure.goals.push(goal);
+        }
+        self
+    }
+
+    /// Makes it a point of a curve: the same work with `at` of something.
+    pub fn growing(mut self, of: &'static str, at: u64) -> Self {
+        self.growth = Some(Growth { of, at });
+        self
+    }
+
+    /// Does no more rounds than that: for work that takes long.
+    pub fn rounds_at_most(mut self, most: usize) -> Self {
+        self.most_rounds = most;
+        self
+    }
+
+    /// Does one round and no warm-up: for counts that take long and are the same each time.
+    pub fn counted_once(mut self) -> Self {
+        (self.most_rounds, self.warm_up) = (1, false);
+        self
+    }
+
+    /// Runs it: a warm-up, then the rounds. One result for each measure.
     ///
     /// # Errors
     /// A contender failed, a goal names nobody who competes, or a measure is not a number.
-    pub fn run(mut self, effort: Effort) -> Result<Measured, Failure> {
-        let places: Vec<usize> =
-            self.goals.iter().map(|goal| self.place(*goal)).collect::<Result<_, _>>()?;
-        let count = self.contenders.len();
-        let mut samples: Vec<Vec<f64>> = vec![Vec::with_capacity(effort.rounds); count];
-        for round in 0..=effort.rounds {
+    pub fn run(mut self, effort: Effort) -> Result<Vec<Measured>, Failure> {
+        for goal in self.measures.iter().flat_map(|measure| &measure.goals) {
+            self.places(*goal)?;
+        }
+        let (count, rounds) = (self.contenders.len(), effort.rounds.min(self.most_rounds));
+        // By measure, then by contender.
+        let mut samples = vec![vec![Vec::with_capacity(rounds); count]; self.measures.len()];
+        for round in usize::from(!self.warm_up)..=rounds {
             for turn in 0..count {
                 let who = (round + turn) % count;
                 let contender = &mut self.contenders[who];
-                let measure = (contender.round)(effort)
+                let numbers = (contender.round)(effort)
                     .map_err(|why| format!("{}: {}: {why}", self.work, contender.name))?;
+                if numbers.len() != samples.len() {
+                    let name = contender.name;
+                    return Err(format!("{}: {name}: not all measures", self.work).into());
+                }
                 let warm_up = round == 0;
                 if !warm_up {
-                    samples[who].push(measure);
+                    for (measure, number) in samples.iter_mut().zip(numbers) {
+                        measure[who].push(number);
+                    }
                 }
             }
         }
-        let mut series = Vec::new();
-        for (contender, samples) in self.contenders.iter().zip(&samples) {
-            let summary = Summary::of(samples)
-                .ok_or_else(|| format!("{}: {} measured nothing", self.work, contender.name))?;
-            series.push(Series { name: contender.name, summary });
-        }
-        let verdicts = self
-            .goals
-            .iter()
-            .zip(places)
-            .map(|(goal, place)| goal.judge(value(*goal, &samples[0], &samples[place])))
-            .collect();
-        Ok(Measured { work: self.work, unit: self.unit, series, verdicts })
+        let measures = self.measures.iter().zip(&samples);
+        measures.map(|(measure, samples)| self.measured(measure, samples)).collect()
     }
 
-    /// Whose samples the goal is measured with.
-    fn place(&self, goal: Goal) -> Result<usize, String> {
-        match goal.yardstick {
-            Yardstick::Itself => Ok(0),
-            Yardstick::Ratio(name) | Yardstick::Difference(name) => self
-                .contenders
-                .iter()
-                .position(|contender| contender.name == name)
-                .ok_or_else(|| format!("{}: the goal names `{name}`, who is absent", self.work)),
+    fn measured(&self, measure: &Measure, samples: &[Vec<f64>]) -> Result<Measured, Failure> {
+        let mut series = Vec::new();
+        for (contender, theirs) in self.contenders.iter().zip(samples) {
+            let (name, role) = (contender.name, contender.role);
+            let summary = Summary::of(theirs)
+                .ok_or_else(|| format!("{}: {name} measured nothing", self.work))?;
+            let ratio = median(samples[0].iter().zip(theirs).map(|(ours, theirs)| ours / theirs));
+            series.push(Series { name, role, summary, ratio });
         }
+        let mut verdicts = Vec::new();
+        for goal in &measure.goals {
+            let places = self.places(*goal)?;
+            // The others of whom it speaks are not here.
+            if !places.is_empty() {
+                verdicts.push(goal.judge(value(*goal, samples, &places)));
+            }
+        }
+        let (work, unit, absent) = (self.work.clone(), measure.unit, self.absent.clone());
+        Ok(Measured { work, unit, series, absent, growth: self.growth, verdicts })
+    }
+
+    /// Whose samples the goal is measured with; nobody's if all of whom it speaks are absent.
+    fn places(&self, goal: Goal) -> Result<Vec<usize>, String> {
+        let names = match goal.yardstick {
+            Yardstick::Itself => return Ok(vec![0]),
+            Yardstick::Ratio(ref name) | Yardstick::Difference(ref name) => {
+                std::slice::from_ref(name)
+            }
+            Yardstick::Best(names) => names,
+        };
+        let mut places = Vec::new();
+        for name in names {
+            let place = self.contenders.iter().position(|contender| contender.name == *name);
+            if place.is_none() && self.absent.iter().all(|absent| absent.name != *name) {
+                return Err(format!("{}: the goal names `{name}`, who is unknown", self.work));
+            }
+            places.extend(place);
+        }
+        Ok(places)
     }
 }
 
 /// The median over rounds of what the goal looks at; no number if a round gave none.
-fn value(goal: Goal, ours: &[f64], theirs: &[f64]) -> f64 {
-    let pairs = ours.iter().zip(theirs);
-    let rounds: Vec<f64> = match goal.yardstick {
-        Yardstick::Ratio(_) => pairs.map(|(ours, theirs)| ours / theirs).collect(),
-        Yardstick::Difference(_) => pairs.map(|(ours, theirs)| ours - theirs).collect(),
-        Yardstick::Itself => ours.to_vec(),
-    };
-    Summary::of(&rounds).map_or(f64::NAN, |summary| summary.median)
+fn value(goal: Goal, samples: &[Vec<f64>], places: &[usize]) -> f64 {
+    let rounds = 0..samples[0].len();
+    median(rounds.map(|round| {
+        let ours = samples[0][round];
+        let theirs = places.iter().map(|place| samples[*place][round]);
+        match goal.yardstick {
+            Yardstick::Itself => ours,
+            Yardstick::Difference(_) => ours - theirs.fold(f64::NAN, f64::max),
+            Yardstick::Ratio(_) | Yardstick::Best(_) => match goal.bound {
+                // The best of them: the fastest where more is better, else the one with least.
+                Bound::AtLeast(_) => ours / theirs.fold(f64::NAN, f64::max),
+                Bound::AtMost(_) | Bound::Exactly(_) => ours / theirs.fold(f64::NAN, f64::min),
+            },
+        }
+    }))
+}
+
+fn median(numbers: impl Iterator<Item = f64>) -> f64 {
+    let numbers: Vec<f64> = numbers.collect();
+    Summary::of(&numbers).map_or(f64::NAN, |summary| summary.median)
 }
 
 #[cfg(test)]
@@ -193,10 +335,9 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
-    use crate::goal::Bound;
 
     fn steady(name: &'static str, measure: f64) -> Contender {
-        Contender::new(name, move |_| Ok(measure))
+        Contender::new(name, Role::Limit, move |_| Ok(measure))
     }
 
     #[test]
@@ -204,7 +345,7 @@ mod tests {
         let log = Rc::new(RefCell::new(String::new()));
         let noting = |name: &'static str| {
             let log = Rc::clone(&log);
-            Contender::new(name, move |_| {
+            Contender::new(name, Role::Limit, move |_| {
                 log.borrow_mut().push_str(name);
                 Ok(1.0)
             })
@@ -217,10 +358,10 @@ mod tests {
     #[test]
     fn the_warm_up_does_not_count() {
         let mut cold = true;
-        let us = Contender::new("us", move |_| {
+        let us = Contender::new("us", Role::Us, move |_| {
             Ok(if std::mem::take(&mut cold) { 1_000_000.0 } else { 2.0 })
         });
-        let measured = Comparison::new("w", "u", us).run(Effort::QUICK).unwrap();
+        let measured = Comparison::new("w", "u", us).run(Effort::QUICK).unwrap().remove(0);
         assert_eq!(measured.series[0].summary, Summary::of(&[2.0, 2.0, 2.0]).unwrap());
     }
 
@@ -228,7 +369,7 @@ mod tests {
     fn a_ratio_is_taken_within_each_round() {
         // Both halve their speed every round: medians of each side mean little, the ratio is always three.
         let slowing = |name, mut speed: f64| {
-            Contender::new(name, move |_| {
+            Contender::new(name, Role::Limit, move |_| {
                 speed /= 2.0;
                 Ok(speed)
             })
@@ -238,7 +379,8 @@ mod tests {
             .goal(Goal::ratio("peer", Bound::AtLeast(2.9)))
             .goal(Goal::ratio("peer", Bound::AtLeast(3.1)))
             .run(Effort::FULL)
-            .unwrap();
+            .unwrap()
+            .remove(0);
         let met: Vec<bool> = measured.verdicts.iter().map(|verdict| verdict.met).collect();
         assert_eq!(met, [true, false]);
         assert!((measured.verdicts[0].value - 3.0).abs() < 1e-9);
@@ -251,14 +393,15 @@ mod tests {
             .goal(Goal::difference("flock", Bound::AtMost(8.0)))
             .goal(Goal::count(Bound::AtMost(8.0)))
             .run(Effort::QUICK)
-            .unwrap();
+            .unwrap()
+            .remove(0);
         let met: Vec<bool> = measured.verdicts.iter().map(|verdict| verdict.met).collect();
         assert_eq!(met, [true, false]);
     }
 
     #[test]
     fn a_goal_that_names_nobody_fails_before_anything_runs() {
-        let us = Contender::new("us", |_| panic!("must not run"));
+        let us = Contender::new("us", Role::Us, |_| panic!("must not run"));
         let comparison = Comparison::new("w", "u", us);
         let problem = comparison
             .goal(Goal::ratio("peer", Bound::AtLeast(1.0)))
@@ -269,7 +412,7 @@ mod tests {
 
     #[test]
     fn a_failing_contender_is_named() {
-        let us = Contender::new("us", |_| Err("refused".into()));
+        let us = Contender::new("us", Role::Us, |_| Err("refused".into()));
         let problem = Comparison::new("pairs", "u", us).run(Effort::QUICK).unwrap_err();
         assert_eq!(problem.to_string(), "pairs: us: refused");
     }
@@ -279,5 +422,59 @@ mod tests {
         assert_eq!(Effort::QUICK.work(1_000), 50);
         assert_eq!(Effort::QUICK.work(3), 1);
         assert_eq!(Effort::FULL.work(3), 3);
+    }
+
+    #[test]
+    fn several_measures_are_judged_each_by_their_own_goals() {
+        let two = |name, role, first, second| {
+            Contender::of_several(name, role, move |_| Ok(vec![first, second]))
+        };
+        let all = Comparison::new("w", "µs", two("us", Role::Us, 1.0, 10.0))
+            .against(two("peer", Role::Peer, 2.0, 5.0))
+            .goal(Goal::ratio("peer", Bound::AtMost(1.0)))
+            .also("requests")
+            .goal(Goal::ratio("peer", Bound::AtMost(1.0)))
+            .run(Effort::QUICK)
+            .unwrap();
+        let seen: Vec<_> = all.iter().map(|one| (one.unit, one.verdicts[0].met)).collect();
+        assert_eq!(seen, [("µs", true), ("requests", false)]);
+        assert!((all[0].series[1].ratio - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_best_of_several_peers_counts_and_absent_ones_do_not() {
+        const PEERS: &[&str] = &["slow", "fast", "gone"];
+        let best = |bound| {
+            Comparison::new("w", "u", steady("us", 9.0))
+                .against(steady("slow", 1.0))
+                .against(steady("fast", 3.0))
+                .without("gone", "not installed")
+                .goal(Goal::best(PEERS, bound))
+                .run(Effort::QUICK)
+                .unwrap()
+                .remove(0)
+        };
+        assert!((best(Bound::AtLeast(3.0)).verdicts[0].value - 3.0).abs() < 1e-9);
+        assert!((best(Bound::AtMost(3.0)).verdicts[0].value - 9.0).abs() < 1e-9);
+        assert_eq!(best(Bound::AtLeast(3.0)).absent[0].name, "gone");
+    }
+
+    #[test]
+    fn a_goal_about_absent_peers_only_is_left_out() {
+        let comparison = Comparison::new("w", "u", steady("us", 9.0)).without("gone", "no waiting");
+        let goal = Goal::ratio("gone", Bound::AtLeast(1.0));
+        assert_eq!(comparison.goal(goal).run(Effort::QUICK).unwrap()[0].verdicts, []);
+    }
+
+    #[test]
+    fn long_work_is_done_fewer_times() {
+        let count = Rc::new(RefCell::new(0));
+        let counted = Rc::clone(&count);
+        let us = Contender::new("us", Role::Us, move |_| {
+            *counted.borrow_mut() += 1;
+            Ok(1.0)
+        });
+        Comparison::new("w", "u", us).rounds_at_most(2).run(Effort::FULL).unwrap();
+        assert_eq!(*count.borrow(), 3, "with the warm-up");
     }
 }

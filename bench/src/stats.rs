@@ -43,6 +43,20 @@ fn quantile(sorted: &[f64], quarter: usize) -> f64 {
     if rest == 0 { sorted[below] } else { sorted[below] * (1.0 - share) + sorted[above] * share }
 }
 
+/// The sample below which `percent` of all lie, without a place between neighbours; not a number if there are none.
+pub(crate) fn percentile(samples: &[f64], percent: f64) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "a place in a list that fits in memory"
+    )]
+    let place = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
+    sorted.get(place.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,6 +83,15 @@ mod tests {
         let summary = Summary::of(&[10.0, 11.0, 10.5, 10.2, 9_000.0]).unwrap();
         assert!(near(summary.median, 10.5));
         assert!(summary.spread() < 0.05, "{}", summary.spread());
+    }
+
+    #[test]
+    fn percentiles_are_samples() {
+        let samples: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        let seen = [0.0, 50.0, 99.0, 100.0].map(|percent| percentile(&samples, percent));
+        assert!(near(seen[0], 1.0) && near(seen[1], 50.0));
+        assert!(near(seen[2], 99.0) && near(seen[3], 100.0));
+        assert!(percentile(&[], 50.0).is_nan());
     }
 
     #[test]

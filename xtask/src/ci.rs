@@ -26,6 +26,7 @@ const STEPS: &[Step] = &[
     Step { name: "deny", about: "licences and sources of dependencies, if installed", run: deny },
     Step { name: "schedules", about: "thread schedules, explored by shuttle", run: schedules },
     Step { name: "soak", about: "the long runs, at a twentieth", run: soak },
+    Step { name: "bench", about: "every measurement, as a smoke run without peers", run: bench },
     Step { name: "test", about: "the test command of README", run: test },
 ];
 
@@ -97,6 +98,10 @@ fn schedules(workspace: &Workspace) -> Outcome {
 
 fn soak(_: &Workspace) -> Outcome {
     crate::soak::run(&["--scale".to_owned(), "0.05".to_owned()])
+}
+
+fn bench(_: &Workspace) -> Outcome {
+    crate::bench::run(&["--quick".to_owned(), "--no-peers".to_owned()])
 }
 
 fn test(_: &Workspace) -> Outcome {

@@ -11,11 +11,13 @@ mod install;
 mod lengths;
 mod links;
 mod locate;
+mod peers;
 mod process;
 mod ready;
 mod requirements;
 mod servers;
 mod soak;
+mod telemetry_cost;
 mod test;
 mod tree;
 mod workspace;
@@ -28,6 +30,9 @@ pub const TEST_COMMAND: &str = "cargo xtask test";
 
 /// What `.ci/run` runs.
 pub const CI_COMMAND: &str = "cargo xtask ci";
+
+/// Tells the bench where the locks of others are installed.
+const PEERS_VARIABLE: &str = "HOLDTIGHT_PEERS";
 
 struct Chore {
     name: &'static str,
@@ -51,7 +56,7 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "bench",
-        usage: "bench [--quick] [--only P6]",
+        usage: "bench [--quick] [--only P6] [--rounds N] [--no-peers]",
         about: "measure us and our peers side by side, write bench/results.json",
         run: bench::run,
     },
@@ -60,6 +65,12 @@ const CHORES: &[Chore] = &[
         usage: "soak [--scale 0.05] [--only NAME]",
         about: "the long runs",
         run: soak::run,
+    },
+    Chore {
+        name: "telemetry-cost",
+        usage: "telemetry-cost",
+        about: "what telemetry costs that nobody uses, in instructions; needs valgrind",
+        run: telemetry_cost::run,
     },
     Chore {
         name: "codegen",

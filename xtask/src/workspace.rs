@@ -26,6 +26,8 @@ pub struct Package {
     pub features: Vec<String>,
     /// Whether it has a library whose documentation examples are tests.
     pub doctests: bool,
+    /// Whether others can depend on it.
+    pub published: bool,
 }
 
 impl Workspace {
@@ -75,7 +77,10 @@ impl Package {
         features.sort();
         let targets = json.get("targets")?.as_array()?;
         let doctests = targets.iter().any(|target| target["doctest"] == Value::Bool(true));
-        Some(Self { name: json.get("name")?.as_str()?.to_owned(), features, doctests })
+        // Without limits cargo says null; `publish = false` is an empty list of registries.
+        let published = json["publish"].as_array().is_none_or(|list| !list.is_empty());
+        let name = json.get("name")?.as_str()?.to_owned();
+        Some(Self { name, features, doctests, published })
     }
 }
 

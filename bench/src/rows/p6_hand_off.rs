@@ -3,6 +3,8 @@
 //! The yardstick is `tokio::sync::Mutex`, which is fair as our queue is, but mints no fence, keeps no lease and
 //! tells nobody of a loss. All tasks queue up before the first of them gets the lock, they do nothing while they
 //! hold it, and only a change of holder counts: a task that takes a free lock again is no hand-off.
+//!
+//! On Redis the limit is one round trip per hand-off: a `PING` at a time.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,10 +16,16 @@ use tokio::runtime::Runtime;
 use tokio::sync::Mutex;
 use tokio::task::{JoinSet, yield_now};
 
-use crate::{Bound, Comparison, Contender, Effort, Failure, Goal, Row};
+use super::US;
+use crate::load::{median_micros, runtime};
+use crate::redis::Stage;
+use crate::{Bound, Comparison, Contender, Effort, Failure, Goal, Role, Row};
 
 /// Holds per round, shared among the tasks.
 const HOLDS: u64 = 200_000;
+
+/// The same on Redis, where each takes a round trip.
+const HOLDS_ON_REDIS: u64 = 10_000;
 
 /// The goal is set for the last; the others show how the cost grows. Fewer than ten pass it on too seldom to count.
 const TASKS: [u64; 3] = [10, 100, 1_000];
@@ -26,9 +34,9 @@ const TASKS: [u64; 3] = [10, 100, 1_000];
 const OPENER: u64 = 0;
 
 const MUTEX: &str = "tokio::sync::Mutex";
+const ROUND_TRIP: &str = "one round trip each";
 
-pub(super) const ROW: Row =
-    Row::new("P6", "tasks of one process on one key, memory store", prepare);
+pub(super) const ROW: Row = Row::new("P6", "tasks of one process on one key", prepare);
 
 fn prepare(_: Effort) -> Result<Vec<Comparison>, Failure> {
     let mut comparisons = Vec::new();
@@ -36,23 +44,73 @@ fn prepare(_: Effort) -> Result<Vec<Comparison>, Failure> {
         let comparison = Comparison::new(
             format!("memory store, one key, {tasks} tasks"),
             "hand-offs/s",
-            Contender::new("holdtight", ours(tasks)?),
+            Contender::new(US, Role::Us, ours(tasks)?),
         )
-        .against(Contender::new(MUTEX, mutex(tasks)?));
+        .against(Contender::new(MUTEX, Role::Limit, mutex(tasks)?))
+        .growing("tasks, memory store", tasks);
         comparisons.push(if Some(&tasks) == TASKS.last() {
             comparison.goal(Goal::ratio(MUTEX, Bound::AtLeast(0.3)))
         } else {
             comparison
         });
     }
+    let stage = Stage::start()?;
+    for tasks in TASKS {
+        let comparison = Comparison::new(
+            format!("Redis, one key, {tasks} tasks"),
+            "hand-offs/s",
+            Contender::new(US, Role::Us, on_redis(&stage, tasks)?),
+        )
+        .against(Contender::new(ROUND_TRIP, Role::Limit, round_trips(&stage)?))
+        .growing("tasks, Redis", tasks);
+        comparisons.push(if Some(&tasks) == TASKS.last() {
+            comparison.goal(Goal::ratio(ROUND_TRIP, Bound::AtLeast(0.8)))
+        } else {
+            comparison.rounds_at_most(5)
+        });
+    }
     Ok(comparisons)
+}
+
+fn on_redis(
+    stage: &Stage,
+    tasks: u64,
+) -> Result<impl FnMut(Effort) -> Result<f64, Failure> + use<>, Failure> {
+    let stage = stage.clone();
+    let connect = holdtight::DistributedLock::builder(stage.server().url()).wait_forever();
+    let lock = stage.runtime().block_on(connect.connect())?;
+    Ok(move |effort: Effort| {
+        let holds = effort.work(HOLDS_ON_REDIS);
+        hand_offs(stage.runtime(), holds, tasks, &lock, async |lock, place, times| {
+            for _ in 0..times {
+                let handle = lock.acquire("p6").await?;
+                place.hold().await;
+                handle.release().await?;
+            }
+            Ok(())
+        })
+    })
+}
+
+fn round_trips(
+    stage: &Stage,
+) -> Result<impl FnMut(Effort) -> Result<f64, Failure> + use<>, Failure> {
+    let (stage, connection) = (stage.clone(), stage.bare()?);
+    Ok(move |effort: Effort| {
+        let (connection, pings) = (connection.clone(), effort.work(HOLDS_ON_REDIS));
+        let micros = median_micros(stage.runtime(), pings, move |_, _| {
+            let mut connection = connection.clone();
+            async move { Ok(redis::cmd("PING").exec_async(&mut connection).await?) }
+        })?;
+        Ok(1e6 / micros)
+    })
 }
 
 fn ours(tasks: u64) -> Result<impl FnMut(Effort) -> Result<f64, Failure>, Failure> {
     let runtime = runtime()?;
     let lock = DistributedLock::builder(MemoryStore::new()).wait_forever().build()?;
-    Ok(move |effort| {
-        hand_offs(&runtime, effort, tasks, &lock, async |lock, place, times| {
+    Ok(move |effort: Effort| {
+        hand_offs(&runtime, effort.work(HOLDS), tasks, &lock, async |lock, place, times| {
             for _ in 0..times {
                 let handle = lock.acquire("key").await?;
                 place.hold().await;
@@ -66,8 +124,8 @@ fn ours(tasks: u64) -> Result<impl FnMut(Effort) -> Result<f64, Failure>, Failur
 fn mutex(tasks: u64) -> Result<impl FnMut(Effort) -> Result<f64, Failure>, Failure> {
     let runtime = runtime()?;
     let mutex = Arc::new(Mutex::new(()));
-    Ok(move |effort| {
-        hand_offs(&runtime, effort, tasks, &mutex, async |mutex, place, times| {
+    Ok(move |effort: Effort| {
+        hand_offs(&runtime, effort.work(HOLDS), tasks, &mutex, async |mutex, place, times| {
             for _ in 0..times {
                 let held = mutex.lock().await;
                 place.hold().await;
@@ -76,10 +134,6 @@ fn mutex(tasks: u64) -> Result<impl FnMut(Effort) -> Result<f64, Failure>, Failu
             Ok(())
         })
     })
-}
-
-fn runtime() -> Result<Runtime, Failure> {
-    Ok(tokio::runtime::Builder::new_multi_thread().enable_all().build()?)
 }
 
 /// One task's view of the round.
@@ -127,7 +181,7 @@ fn add_one(count: &AtomicU64) {
 /// Hand-offs per second when each of `tasks` holds the lock its share of times.
 fn hand_offs<L, W>(
     runtime: &Runtime,
-    effort: Effort,
+    holds: u64,
     tasks: u64,
     lock: &L,
     work: impl Fn(L, Place, u64) -> W,
@@ -136,7 +190,7 @@ where
     L: Clone,
     W: Future<Output = Result<(), Failure>> + Send + 'static,
 {
-    let each = (effort.work(HOLDS) / tasks).max(1);
+    let each = (holds / tasks).max(1);
     let round = Arc::new(Round { tasks, ..Round::default() });
     let place = |me| Place { me, round: Arc::clone(&round) };
     let end = runtime.block_on(async {

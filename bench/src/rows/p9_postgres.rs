@@ -3,22 +3,21 @@
 //! The yardstick is the flow of the Node package syncguard, a transaction of several statements per step, written with
 //! the same driver. Both sides have four connections and 64 tasks, send every statement unprepared in the extended
 //! protocol, and commit durably. A transaction needs its connection for itself; ours are shared. The yardstick mints a
-//! counter as fence, and neither side waits for anybody.
+//! counter as fence, and neither side waits for anybody. Round trips are counted on the wire, by a proxy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
-use holdtight_core::DistributedLock;
-use holdtight_postgres::{PostgresStore, migrate};
-use holdtight_testkit::servers::Postgres;
-use tokio::runtime::Runtime;
+use holdtight::DistributedLock;
+use holdtight_postgres::migrate;
 use tokio::sync::Mutex;
-use tokio::task::JoinSet;
+use tokio_postgres::Client;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, NoTls};
 
-use crate::{Bound, Comparison, Contender, Effort, Failure, Goal, Row};
+use super::US;
+use crate::load::{number, our_pair, pairs_per_second};
+use crate::postgres::Stage;
+use crate::{Bound, Comparison, Contender, Effort, Failure, Goal, Role, Row};
 
 /// Pairs per round, shared among the tasks.
 const PAIRS: u64 = 6_400;
@@ -30,65 +29,69 @@ pub(super) const ROW: Row =
     Row::new("P9", "acquire and release, distinct keys, PostgreSQL, durable", prepare);
 
 fn prepare(_: Effort) -> Result<Vec<Comparison>, Failure> {
-    let runtime = Arc::new(tokio::runtime::Builder::new_multi_thread().enable_all().build()?);
-    let server = Arc::new(runtime.block_on(Postgres::start()));
+    let stage = Stage::start()?;
     let comparison = Comparison::new(
         "PostgreSQL, 64 tasks, distinct keys, 4 connections",
         "pairs/s",
-        Contender::new("holdtight", ours(&runtime, &server)?),
+        Contender::new(US, Role::Us, ours(&stage)?),
     )
-    .against(Contender::new(PEER, peer(&runtime, &server)?))
+    .against(Contender::new(PEER, Role::Limit, peer(&stage)?))
     .goal(Goal::ratio(PEER, Bound::AtLeast(3.0)));
-    Ok(vec![comparison])
+    Ok(vec![comparison, round_trips(&stage)])
 }
 
-fn ours(
-    runtime: &Arc<Runtime>,
-    server: &Arc<Postgres>,
-) -> Result<impl FnMut(Effort) -> Result<f64, Failure> + use<>, Failure> {
-    let url = server.url();
-    let lock = runtime.block_on(async {
-        migrate(&url).await?;
-        let store = PostgresStore::connect(&url).await?;
-        DistributedLock::builder(store).auto_renew(false).build()
-    })?;
-    let (runtime, server) = (Arc::clone(runtime), Arc::clone(server));
+fn ours(stage: &Stage) -> Result<impl FnMut(Effort) -> Result<f64, Failure> + use<>, Failure> {
+    let stage = stage.clone();
+    let connect = DistributedLock::builder(stage.server().url()).auto_renew(false);
+    let lock = stage.runtime().block_on(connect.connect())?;
     Ok(move |effort: Effort| {
-        let _server = &server;
         let lock = lock.clone();
-        pairs(&runtime, effort, move |key| {
-            let lock = lock.clone();
-            async move {
-                let handle = lock.try_acquire(&key).await?.ok_or("a key of our own was busy")?;
-                handle.release().await?;
-                Ok(())
-            }
+        pairs_per_second(stage.runtime(), TASKS, each(effort), move |task, n| {
+            our_pair(lock.clone(), key(task, n))
         })
     })
 }
 
-fn peer(
-    runtime: &Arc<Runtime>,
-    server: &Arc<Postgres>,
-) -> Result<impl FnMut(Effort) -> Result<f64, Failure> + use<>, Failure> {
-    let url = format!("{}?layout=syncguard", server.url());
-    let pool = runtime.block_on(async {
-        migrate(&url).await?;
-        let mut pool = Vec::new();
-        for _ in 0..CONNECTIONS {
-            let (client, connection) = tokio_postgres::connect(&server.url(), NoTls).await?;
-            tokio::spawn(connection);
-            pool.push(Mutex::new(client));
-        }
-        Ok::<_, Failure>(Arc::new(pool))
-    })?;
+fn each(effort: Effort) -> u64 {
+    (effort.work(PAIRS) / TASKS).max(1)
+}
+
+/// A few keys per task, so that rows are both new and old.
+fn key(task: u64, n: u64) -> String {
+    format!("task:{task}:{}", n % 10)
+}
+
+/// One task, so that no two requests are in one packet.
+fn round_trips(stage: &Stage) -> Comparison {
+    let stage = stage.clone();
+    let us = Contender::new(US, Role::Us, move |effort| {
+        let (proxy, url) = stage.counted()?;
+        let connect = DistributedLock::builder(url).auto_renew(false);
+        let lock = stage.runtime().block_on(connect.connect())?;
+        // The first pair connects, and what it connects for.
+        stage.runtime().block_on(our_pair(lock.clone(), "warm-up".to_owned()))?;
+        let (before, pairs) = (proxy.traffic().requests, effort.work(1_000));
+        pairs_per_second(stage.runtime(), 1, pairs, move |task, n| {
+            our_pair(lock.clone(), key(task, n))
+        })?;
+        Ok(number(proxy.traffic().requests - before) / number(2 * pairs))
+    });
+    Comparison::new("PostgreSQL, one task: acquire or release", "round trips per step", us)
+        .goal(Goal::count(Bound::Exactly(1.0)))
+        .counted_once()
+}
+
+fn peer(stage: &Stage) -> Result<impl FnMut(Effort) -> Result<f64, Failure> + use<>, Failure> {
+    let stage = stage.clone();
+    let url = format!("{}?layout=syncguard", stage.server().url());
+    stage.runtime().block_on(migrate(&url))?;
+    let pool = (0..CONNECTIONS).map(|_| Ok(Mutex::new(stage.bare()?)));
+    let pool = Arc::new(pool.collect::<Result<Vec<_>, Failure>>()?);
     let next = Arc::new(AtomicU64::new(0));
-    let (runtime, server) = (Arc::clone(runtime), Arc::clone(server));
     Ok(move |effort: Effort| {
-        let _server = &server;
         let (pool, next) = (Arc::clone(&pool), Arc::clone(&next));
-        pairs(&runtime, effort, move |key| {
-            let (pool, next) = (Arc::clone(&pool), Arc::clone(&next));
+        pairs_per_second(stage.runtime(), TASKS, each(effort), move |task, n| {
+            let (pool, next, key) = (Arc::clone(&pool), Arc::clone(&next), key(task, n));
             async move {
                 let turn = next.fetch_add(1, Ordering::Relaxed);
                 let id = format!("{turn:022}");
@@ -149,36 +152,4 @@ async fn step(client: &Client, key: &str, id: &str, acquire: bool) -> Result<(),
     }
     client.execute_typed("COMMIT", &[]).await?;
     Ok(())
-}
-
-/// Pairs per second when each task takes and gives back keys of its own.
-fn pairs<W>(
-    runtime: &Runtime,
-    effort: Effort,
-    pair: impl Fn(String) -> W + Clone + Send + 'static,
-) -> Result<f64, Failure>
-where
-    W: Future<Output = Result<(), Failure>> + Send + 'static,
-{
-    let each = (effort.work(PAIRS) / TASKS).max(1);
-    let start = Instant::now();
-    runtime.block_on(async {
-        let mut running = JoinSet::new();
-        for task in 0..TASKS {
-            let pair = pair.clone();
-            running.spawn(async move {
-                for n in 0..each {
-                    // A few keys per task, so that rows are both new and old.
-                    pair(format!("task:{task}:{}", n % 10)).await?;
-                }
-                Ok::<_, Failure>(())
-            });
-        }
-        while let Some(ended) = running.join_next().await {
-            ended??;
-        }
-        Ok::<_, Failure>(())
-    })?;
-    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-    Ok((TASKS * each) as f64 / start.elapsed().as_secs_f64())
 }

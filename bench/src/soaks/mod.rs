@@ -4,6 +4,10 @@
 //! error, never by being slow.
 
 mod distinct_keys;
+mod election;
+pub(crate) mod held;
+mod several_keys;
+mod under_faults;
 
 use crate::Failure;
 
@@ -21,11 +25,53 @@ pub struct Soak {
 
 /// Every long run.
 pub fn all() -> Vec<Soak> {
-    vec![Soak {
-        name: "memory-keys",
-        about: "a million keys locked and released once leave nothing in the memory store",
-        run: distinct_keys::memory,
-    }]
+    vec![
+        Soak {
+            name: "memory-keys",
+            about: "a million keys locked and released once leave nothing in the memory store",
+            run: distinct_keys::memory,
+        },
+        Soak {
+            name: "election-weather",
+            about: "10 000 leaders over a store in bad weather: never two at once, never none for ever",
+            run: election::in_bad_weather,
+        },
+        Soak {
+            name: "election-kills",
+            about: "10 000 leaders in processes that are killed: never two at once, never none for ever",
+            run: election::under_kills,
+        },
+        Soak {
+            name: "several-keys-weather",
+            about: "10 000 sets of keys over a store in bad weather: never a key twice, no deadlock",
+            run: several_keys::in_bad_weather,
+        },
+        Soak {
+            name: "several-keys-kills",
+            about: "10 000 sets of keys in processes that are killed: never a key twice, no deadlock",
+            run: several_keys::under_kills,
+        },
+        Soak {
+            name: "redis-keys",
+            about: "the same on Redis: no key and no memory",
+            run: distinct_keys::redis,
+        },
+        Soak {
+            name: "postgres-keys",
+            about: "the same on PostgreSQL: no row after a sweep",
+            run: distinct_keys::postgres,
+        },
+        Soak {
+            name: "file-keys",
+            about: "the same in the file store: no file after a sweep",
+            run: distinct_keys::files,
+        },
+        Soak {
+            name: "redis-held",
+            about: "100 000 locks held and renewed on Redis for five minutes: none is lost",
+            run: held::redis,
+        },
+    ]
 }
 
 /// `scale` of `full`, at least one.

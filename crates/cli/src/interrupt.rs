@@ -49,9 +49,10 @@ impl platform::Signals {
 
 #[cfg(unix)]
 mod platform {
-    use nix::sys::signal::{SigSet, Signal, raise};
+    use nix::sys::signal::{SigSet, Signal};
     use tokio::sync::oneshot;
 
+    use crate::disposition::{self, is_ignored};
     use crate::exit::{self, Failure};
 
     /// The signals that ask a process to end, blocked and waited for by a thread of their own.
@@ -91,19 +92,9 @@ mod platform {
     impl Fatal {
         /// Ends this process, as if the signal had never been blocked. Returns only where that is not possible.
         pub(super) fn die(self) -> Failure {
-            if raise(self.0).is_ok() {
-                let _ = SigSet::from(self.0).thread_unblock();
-            }
+            disposition::die_of(self.0);
             Failure::silent(exit::signalled(self.0 as i32))
         }
-    }
-
-    /// Whether whoever started us wants `signal` to be ignored. Linux queues ignored signals while they are blocked.
-    fn is_ignored(signal: Signal) -> bool {
-        let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return false };
-        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-        mask >> (signal as u32 - 1) & 1 == 1
     }
 }
 

@@ -4,6 +4,8 @@ mod args;
 mod commands;
 mod config;
 mod conflict;
+#[cfg(unix)]
+mod disposition;
 mod duration;
 mod exit;
 mod facts;

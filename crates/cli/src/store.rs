@@ -8,6 +8,20 @@ use crate::config::{Origin, Setting, Settings};
 use crate::exit::Failure;
 use crate::output;
 
+/// The variable by which Google's own tools are led to an emulator.
+const EMULATOR: &str = "FIRESTORE_EMULATOR_HOST";
+
+/// Warns if locks go elsewhere than the URL says, because of a variable that people forget.
+pub(crate) fn warn_of_emulator(settings: &Settings) {
+    let url = &settings.store.value;
+    let led = std::env::var(EMULATOR).is_ok_and(|address| !address.is_empty());
+    if led && url.scheme() == "firestore" && !url.expose().contains("emulator=") {
+        output::complain(format_args!(
+            "warning: {EMULATOR} is set: locks are kept in an emulator, not in Firestore"
+        ));
+    }
+}
+
 /// Warns if the store's URL has a password where others can read it.
 pub(crate) fn warn_if_exposed(settings: &Settings) {
     let Setting { value, origin } = &settings.store;

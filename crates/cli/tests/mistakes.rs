@@ -47,6 +47,14 @@ fn a_directory_that_cannot_be_used_is_an_error_that_names_it() {
     assert!([64, 69].contains(&answer.code), "{}", answer.err);
     assert!(answer.err.contains("plain"), "{}", answer.err);
 
+    let under = home.call(&format!("--store file:{}/locks run k true", file.display()));
+    under.refused(64, &["plain/locks", "a file stands where a directory is needed"]);
+
+    std::os::unix::fs::symlink(home.path("nothing"), home.path("link")).unwrap();
+    let link = home.path("link");
+    let dangling = home.call(&format!("--store file:{} run k true", link.display()));
+    dangling.refused(64, &["link", "leads nowhere"]);
+
     let open = home.path("open");
     std::fs::create_dir(&open).unwrap();
     std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
@@ -65,7 +73,9 @@ fn a_store_that_cannot_serve_is_69_and_named_with_its_origin() {
     let json = home.call("status k --json");
     assert_eq!((json.code, &json.error_json()["exit"]), (69, &69.into()));
     assert!(json.error_json()["store"].as_str().unwrap().starts_with("file:/proc/nowhere"));
-    assert_eq!(home.call("run k true").code, 69);
+    assert!(!answer.err.contains("gone"), "nothing was ever there: {}", answer.err);
+    let run = home.call("run k true").refused(69, &["cannot create /proc/nowhere"]);
+    assert_eq!(run.err, answer.err);
 }
 
 #[test]
@@ -75,15 +85,27 @@ fn a_server_that_is_not_there_is_69_and_its_password_stays_hidden() {
     for scheme in ["redis", "postgres"] {
         let url = format!("{scheme}://ann:tiger@127.0.0.1:{port}/0");
         let home = Home::new().with("HOLDTIGHT_STORE", &url);
-        for line in ["status k", "acquire -n k", "doctor", "migrate"] {
+        for line in ["status k", "acquire -n k", "run -n k true", "doctor", "migrate"] {
             let shown = format!("the store is {scheme}://ann:***@127.0.0.1:{port}/0");
             let answer = home.call(line).refused(69, &[&shown]);
             assert!(!answer.err.contains("tiger"), "{line}: {}", answer.err);
         }
-        let run = home.call("run -n k true");
-        assert_eq!(run.code, 69, "{}", run.err);
-        assert!(!run.err.contains("tiger"), "{}", run.err);
     }
+}
+
+#[test]
+fn a_forgotten_emulator_is_warned_of() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let emulator = format!("127.0.0.1:{port}");
+    let home = Home::new().with("HOLDTIGHT_STORE", "firestore://p");
+    let home = home.with("FIRESTORE_EMULATOR_HOST", &emulator);
+    for line in ["status k", "run -n k true"] {
+        let answer = home.call(line);
+        assert_eq!(answer.code, 69, "{}", answer.err);
+        assert!(answer.err.contains("warning: FIRESTORE_EMULATOR_HOST"), "{}", answer.err);
+    }
+    let meant = home.call(&format!("--store firestore://p?emulator={emulator} status k"));
+    assert!(!meant.err.contains("warning"), "{}", meant.err);
 }
 
 #[test]

@@ -6,26 +6,24 @@ mod run_harness;
 
 use std::time::Duration;
 
+use holdtight::{DistributedLock, RetryPolicy};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use run_harness::{Bench, INSPECT, STUBBORN, code, eventually, runs, stderr, stdout};
+use run_harness::{
+    Bench, HANGS, INSPECT, STUBBORN, Started, code, eventually, runs, stderr, stdout,
+};
+
+/// Runs under the key `k` what ignores TERM; with the process ids of child and grandchild.
+fn stubborn(bench: &Bench, options: &[&str]) -> (Started, [i32; 2]) {
+    let holder = bench.start(&[&["run", "k"], options, &["--", "bash", "-c", STUBBORN]].concat());
+    (holder, ["child", "grandchild"].map(|name| bench.pid(name)))
+}
 
 #[test]
 fn after_kill_9_of_the_wrapper_the_whole_group_is_gone_before_the_next_holder_starts() {
     let bench = Bench::new();
-    let holder = bench.start(&[
-        "run",
-        "k",
-        "--ttl",
-        "60s",
-        "--kill-after",
-        "300ms",
-        "--",
-        "bash",
-        "-c",
-        STUBBORN,
-    ]);
-    let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
+    let (holder, [child, grandchild]) =
+        stubborn(&bench, &["--ttl", "60s", "--kill-after", "300ms"]);
     let waiter = bench.start(&["run", "k", "--", "bash", "-c", INSPECT]);
     holder.signal(Signal::KILL);
     // Long before the lease of 60 s: otherwise this fails as a hang.
@@ -71,8 +69,7 @@ fn a_wrapper_that_is_killed_at_any_moment_leaves_no_command_behind() {
 #[test]
 fn a_stopped_wrapper_loses_its_lock_and_its_command_and_learns_that_first() {
     let bench = Bench::new();
-    let holder = bench.start(&["run", "k", "--ttl", "2s", "--", "bash", "-c", STUBBORN]);
-    let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
+    let (holder, [child, grandchild]) = stubborn(&bench, &["--ttl", "2s"]);
     holder.signal(Signal::STOP);
     // The wrapper stands still, its command does not: the guardian ends it when the lease does.
     let next = bench.output(&["run", "k", "--", "bash", "-c", INSPECT]);
@@ -111,19 +108,7 @@ fn a_stopped_command_does_not_keep_the_lock_from_being_renewed() {
 #[test]
 fn a_lock_that_cannot_be_renewed_stops_the_command_before_the_lease_ends() {
     let bench = Bench::new();
-    let holder = bench.start(&[
-        "run",
-        "k",
-        "--ttl",
-        "3s",
-        "--kill-after",
-        "1s",
-        "--",
-        "bash",
-        "-c",
-        STUBBORN,
-    ]);
-    let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
+    let (holder, [child, grandchild]) = stubborn(&bench, &["--ttl", "3s", "--kill-after", "1s"]);
     std::fs::rename(bench.path("store"), bench.path("gone")).unwrap();
     std::fs::write(bench.path("store"), "no directory").unwrap();
     let output = holder.finish();
@@ -196,9 +181,7 @@ fn a_store_that_is_gone_at_the_end_keeps_neither_the_exit_nor_the_code() {
 #[test]
 fn max_hold_stops_the_command_and_says_so() {
     let bench = Bench::new();
-    let arguments = ["run", "k", "--max-hold", "1s", "--", "bash", "-c", STUBBORN];
-    let holder = bench.start(&arguments);
-    let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
+    let (holder, [child, grandchild]) = stubborn(&bench, &["--max-hold", "1s"]);
     let output = holder.finish();
     assert_eq!(code(&output), 74);
     assert!(stderr(&output).contains("--max-hold"), "{}", stderr(&output));
@@ -215,33 +198,75 @@ fn a_deadline_is_in_the_environment_only_with_max_hold() {
     assert!((60..=100).contains(&left), "{left}");
 }
 
+/// The process that guards what `wrapper` runs.
+fn guardian_of(wrapper: &Started) -> Option<i32> {
+    std::fs::read_dir("/proc").unwrap().flatten().find_map(|process| {
+        let line = std::fs::read(process.path().join("cmdline")).ok()?;
+        let words: Vec<_> = line.split(|&byte| byte == 0).collect();
+        let ours = words.get(1) == Some(&&b"__guardian"[..])
+            && words.get(2) == Some(&wrapper.pid().to_string().as_bytes());
+        let pid: i32 = process.file_name().to_str()?.parse().ok()?;
+        ours.then_some(pid)
+    })
+}
+
+/// What the open descriptors of a process lead to.
+fn open_files(pid: i32) -> Vec<std::path::PathBuf> {
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let leads_to = |fd: std::fs::DirEntry| std::fs::read_link(fd.path()).ok();
+    descriptors.filter_map(leads_to).collect()
+}
+
+#[test]
+fn the_guardian_and_nobody_else_shares_what_shows_that_the_wrapper_lives() {
+    let bench = Bench::new();
+    let script = "echo $$ > child; exec sleep 60";
+    let holder = bench.start(&["run", "k", "--", "sh", "-c", script]);
+    let child = bench.pid("child");
+    let guardian = guardian_of(&holder).unwrap();
+    let store = bench.path("store").canonicalize().unwrap();
+    let of_the_store = |pid| {
+        let mut files = open_files(pid);
+        files.retain(|file| file.starts_with(&store));
+        files
+    };
+    let shared = of_the_store(guardian);
+    assert_eq!(shared.len(), 2, "the lock and the pipe: {shared:?}");
+    assert!(
+        shared.iter().any(|file| file.extension().is_some_and(|end| end == "wake")),
+        "{shared:?}"
+    );
+    assert!(of_the_store(child).is_empty(), "{:?}", of_the_store(child));
+}
+
+#[tokio::test]
+async fn whoever_waits_is_woken_when_the_guardian_has_done_its_work() {
+    let bench = Bench::new();
+    let (holder, [child, grandchild]) =
+        stubborn(&bench, &["--ttl", "10m", "--kill-after", "300ms"]);
+    // Never asks by itself, so that without a wake-up this fails as a hang.
+    let seldom = RetryPolicy::fixed(Duration::from_secs(3600));
+    let lock = DistributedLock::builder(bench.store_url().as_str()).retry(seldom);
+    let lock = lock.connect().await.unwrap();
+    let waiter = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire("k").wait_forever().await }
+    });
+    // It waits by now, or will find the wrapper dead and the guardian at work: both must work.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!waiter.is_finished());
+    holder.signal(Signal::KILL);
+    let handle = tokio::time::timeout(HANGS, waiter).await.unwrap().unwrap().unwrap();
+    assert!(!runs(child) && !runs(grandchild));
+    handle.release().await.unwrap();
+}
+
 #[test]
 fn a_guardian_that_is_killed_is_replaced() {
     let bench = Bench::new();
-    let holder = bench.start(&[
-        "run",
-        "k",
-        "--ttl",
-        "60s",
-        "--kill-after",
-        "300ms",
-        "--",
-        "bash",
-        "-c",
-        STUBBORN,
-    ]);
-    let (child, grandchild) = (bench.pid("child"), bench.pid("grandchild"));
-    let wrapper = holder.pid();
-    let guardian = || {
-        std::fs::read_dir("/proc").unwrap().flatten().find_map(|process| {
-            let line = std::fs::read(process.path().join("cmdline")).ok()?;
-            let words: Vec<_> = line.split(|&byte| byte == 0).collect();
-            let ours = words.get(1) == Some(&&b"__guardian"[..])
-                && words.get(2) == Some(&wrapper.to_string().as_bytes());
-            let pid: i32 = process.file_name().to_str()?.parse().ok()?;
-            ours.then_some(pid)
-        })
-    };
+    let (holder, [child, grandchild]) =
+        stubborn(&bench, &["--ttl", "60s", "--kill-after", "300ms"]);
+    let guardian = || guardian_of(&holder);
     let first = guardian().unwrap();
     kill_process(Pid::from_raw(first).unwrap(), Signal::KILL).unwrap();
     eventually("another guardian", || guardian().is_some_and(|pid| pid != first));

@@ -159,23 +159,30 @@ impl Acquire {
     where
         F: AsyncFnOnce(Held) -> T,
     {
-        let handle = self.into_future().await?;
-        let held = handle.held();
-        // Loss is looked at first: work that is woken together with the loss does not get to run once more.
-        let ended = tokio::select! {
-            biased;
-            loss = held.lost() => Err(loss),
-            out = work(handle.held()) => Ok(out),
-        };
-        match ended {
-            Ok(out) => {
-                if let Err(error) = handle.release().await {
-                    tracing::warn!(%error, "the work was done in time, but its lock could not be released as ours");
-                }
-                Ok(out)
+        under(self.into_future().await?, work).await
+    }
+}
+
+/// Runs `work` under a lock and gives it back.
+async fn under<T, F>(handle: LockHandle, work: F) -> Result<T, LockError>
+where
+    F: AsyncFnOnce(Held) -> T,
+{
+    let held = handle.held();
+    // Loss is looked at first: work that is woken together with the loss does not get to run once more.
+    let ended = tokio::select! {
+        biased;
+        loss = held.lost() => Err(loss),
+        out = work(handle.held()) => Ok(out),
+    };
+    match ended {
+        Ok(out) => {
+            if let Err(error) = handle.release().await {
+                tracing::warn!(%error, "the work was done in time, but its lock could not be released as ours");
             }
-            Err(loss) => Err(held.lost_error(loss)),
+            Ok(out)
         }
+        Err(loss) => Err(held.lost_error(loss)),
     }
 }
 
@@ -186,6 +193,33 @@ impl TryAcquire {
             Arc::make_mut(&mut spec).wait = Some(Duration::ZERO);
         }
         Self { engine: Arc::clone(engine), key: engine.key(key), spec }
+    }
+
+    /// As [`Acquire::run`], if the lock can be had at once: `Ok(None)` if it is busy, and nothing was run.
+    ///
+    /// # Errors
+    /// As [`Acquire::run`], without `Timeout`.
+    ///
+    /// # Cancel safety
+    /// As [`Acquire::run`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), holdtight_core::LockError> {
+    /// # let lock = holdtight_core::DistributedLock::builder(holdtight_core::MemoryStore::new()).build()?;
+    /// let Some(removed) = lock.try_acquire("clean-up").run(async |_held| 17).await? else {
+    ///     return Ok(()); // somebody else is at it
+    /// };
+    /// # assert_eq!(removed, 17);
+    /// # Ok(()) }
+    /// ```
+    pub async fn run<T, F>(self, work: F) -> Result<Option<T>, LockError>
+    where
+        F: AsyncFnOnce(Held) -> T,
+    {
+        match self.into_future().await? {
+            Some(handle) => Ok(Some(under(handle, work).await?)),
+            None => Ok(None),
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::backend::Lease;
 use crate::clock::{Clock, Moment};
 use crate::fence::Fence;
 use crate::handle::LockHandle;
-use crate::keeper::GrantId;
+use crate::keeper::Place;
 use crate::lease;
 use crate::queue::Front;
 use crate::spec::{Wanted, Wish};
@@ -83,7 +83,7 @@ pub(crate) struct Grant {
     ended: Notify,
     front: Mutex<Option<LockFront>>,
     /// Where the keeper finds it; set once, right after it was made.
-    pub(crate) kept: std::sync::OnceLock<GrantId>,
+    pub(crate) kept: Place,
 }
 
 impl Grant {
@@ -106,7 +106,7 @@ impl Grant {
             contended: AtomicBool::new(lease.contended.unwrap_or(true)),
             ended: Notify::new(),
             front: Mutex::new(front),
-            kept: std::sync::OnceLock::new(),
+            kept: Place::default(),
         }
     }
 

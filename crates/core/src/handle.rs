@@ -14,8 +14,9 @@ use crate::info::LockInfo;
 use crate::key::Key;
 use crate::lease;
 use crate::meter;
-use crate::release::{self, Finishing, within};
+use crate::release::{self, Finishing};
 use crate::token::LockToken;
+use crate::within::within;
 
 /// A lock that is held until it is released, dropped, detached or lost.
 ///

@@ -24,6 +24,7 @@ mod lock;
 mod memory;
 mod meter;
 mod owner;
+mod period;
 mod queue;
 mod reaper;
 mod register;
@@ -34,7 +35,9 @@ mod set;
 mod spec;
 mod sync;
 mod token;
+mod url_parts;
 mod wait;
+mod within;
 
 pub use acquire::{Acquire, Acquiring, TryAcquire};
 pub use backend::{
@@ -55,8 +58,10 @@ pub use lease::{DEFAULT_TTL, MAX_TTL, MIN_TTL, margin, valid_until};
 pub use lock::{Builder, DistributedLock};
 pub use memory::MemoryStore;
 pub use owner::Owner;
+pub use period::Turn;
 pub use register::FencedRegister;
 pub use retry::{Jitter, RetryPolicy};
 pub use secret::Secret;
 pub use set::{AcquireAll, LockSet};
 pub use token::LockToken;
+pub use url_parts::UrlParts;

@@ -15,12 +15,14 @@ use crate::event::{Event, EventKind, Events};
 use crate::fence::Fence;
 use crate::handle::{Held, LockHandle};
 use crate::info::LockInfo;
+use crate::key::Key;
 use crate::owner::Owner;
-use crate::release::within;
+use crate::period::Turn;
 use crate::retry::RetryPolicy;
 use crate::set::AcquireAll;
 use crate::spec::{Spec, Wish};
 use crate::token::LockToken;
+use crate::within::within;
 
 /// How long one step of a store may take before its outcome counts as unknown.
 const STEP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -168,24 +170,35 @@ impl DistributedLock {
     where
         F: AsyncFnOnce(Held) -> T,
     {
-        let store = &self.engine.store;
-        crate::lease::check_ttl(period, store.min_ttl, store.max_ttl)?;
-        let Some(handle) = self.try_acquire(key).await? else { return Ok(None) };
-        let (held, started) = (handle.held(), self.engine.clock.now());
+        let Some(turn) = self.turn(key, period).await? else { return Ok(None) };
+        let held = turn.held();
         let out = tokio::select! {
             biased;
             loss = held.lost() => return Err(held.lost_error(loss)),
-            out = work(handle.held()) => out,
+            out = work(turn.held()) => out,
         };
-        let left = period.saturating_sub(self.engine.clock.now().since(started));
-        let ended = match left.max(store.min_ttl) {
-            _ if left.is_zero() => handle.release().await,
-            left => handle.keep_for(left).await,
-        };
-        if let Err(error) = ended {
-            tracing::warn!(%error, "the work was done in time, but its period may be cut short");
-        }
+        // The work was done in time, whatever becomes of its period; if that is cut short, the log says so.
+        let _ = turn.done().await;
         Ok(Some(out))
+    }
+
+    /// As [`once_per`](Self::once_per), for work that is not one future: `Ok(None)` if this period had its turn. The turn
+    /// says when the work was [done](Turn::done); nobody stops the work if its lock is lost.
+    ///
+    /// # Errors
+    /// As [`try_acquire`](Self::try_acquire), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a period outside
+    /// the store's limits.
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    pub async fn turn(
+        &self,
+        key: impl AsRef<str>,
+        period: Duration,
+    ) -> Result<Option<Turn>, LockError> {
+        crate::period::check(&self.engine, period)?;
+        let handle = self.try_acquire(key).await?;
+        Ok(handle.map(|handle| Turn::new(self.clone(), handle, period)))
     }
 
     /// An election for the post `post`: one leader at a time.
@@ -199,7 +212,7 @@ impl DistributedLock {
     /// What the store reports.
     pub async fn is_locked(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
         let key = self.engine.key(key.as_ref())?;
-        let holder = self.step("is_locked", self.backend().lookup(key.clone())).await;
+        let holder = self.step("is_locked", Some(&key), self.backend().lookup(key.clone())).await;
         let found = holder.as_ref().is_ok_and(Option::is_some);
         self.engine.events.emit(
             EventKind::Checked { held: found },
@@ -216,7 +229,7 @@ impl DistributedLock {
     /// What the store reports.
     pub async fn lookup(&self, key: impl AsRef<str>) -> Result<Option<LockInfo>, LockError> {
         let key = self.engine.key(key.as_ref())?;
-        let holder = self.step("lookup", self.backend().lookup(key.clone())).await;
+        let holder = self.step("lookup", Some(&key), self.backend().lookup(key.clone())).await;
         let (found, fence) = match &holder {
             Ok(Some(holder)) => (true, holder.fence),
             _ => (false, None),
@@ -236,7 +249,7 @@ impl DistributedLock {
     /// [`Unsupported`](crate::ErrorKind::Unsupported) where the store cannot list; what it reports otherwise.
     pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockInfo>, LockError> {
         let prefix = format!("{}{}", self.engine.prefix, prefix.as_ref());
-        let held = self.step("list", self.backend().list(prefix, LIST_LIMIT)).await?;
+        let held = self.step("list", None, self.backend().list(prefix, LIST_LIMIT)).await?;
         let mut infos: Vec<_> = held.into_iter().map(|holder| self.engine.info(holder)).collect();
         infos.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(infos)
@@ -247,16 +260,24 @@ impl DistributedLock {
     /// # Errors
     /// What the store reports.
     pub async fn owns(&self, token: &LockToken) -> Result<bool, LockError> {
-        let ask = ExtendRequest::new(
-            token.key().clone(),
-            token.secret().clone(),
-            ExtendBy::AtLeast(Duration::ZERO),
-        );
-        let mut answers = self.step("owns", self.backend().extend(vec![ask])).await?;
-        match (answers.pop(), answers.is_empty()) {
-            (Some(answer), true) => Ok(matches!(answer?, Extension::Extended(_))),
-            _ => Err(LockError::internal("the store answered one question with several answers")),
-        }
+        let key = token.key();
+        let ask = ExtendBy::AtLeast(Duration::ZERO);
+        let ask = ExtendRequest::new(key.clone(), token.secret().clone(), ask);
+        let answers = self.step("owns", Some(key), self.backend().extend(vec![ask])).await;
+        let answer = answers.and_then(|mut answers| match (answers.pop(), answers.is_empty()) {
+            (Some(answer), true) => answer.map_err(|error| self.about(key, error)),
+            _ => Err(self.about(
+                key,
+                LockError::internal("the store answered one question with several answers"),
+            )),
+        });
+        let fence = match &answer {
+            Ok(Extension::Extended(lease)) => Some(lease.fence),
+            _ => None,
+        };
+        let kind = EventKind::LookedUp { held: fence.is_some() };
+        self.engine.events.emit(kind, key, fence, answer.as_ref().err());
+        answer.map(|_| fence.is_some())
     }
 
     /// Takes up a lock that was [detached](LockHandle::detach), here or in another process, and keeps it for the
@@ -292,13 +313,13 @@ impl DistributedLock {
         let wish = Wish::new(token.key().clone(), token.secret().clone(), spec);
         let sent_at = engine.clock.now();
         let resumed = self.backend().resume(wish.key.clone(), wish.secret.clone(), wish.spec.ttl);
-        match self
-            .step("resume", resumed)
-            .await
-            .map_err(|error| error.with_key(&engine.user_key(&wish.key)))?
-        {
-            Extension::Extended(lease) => Ok(engine.admit(&wish, lease, sent_at, None, 1)),
-            Extension::NotHeld => Err(not_held(engine, &wish)),
+        let resumed = self.step("resume", Some(&wish.key), resumed).await;
+        match resumed.and_then(|answer| extended(engine, &wish.key, answer)) {
+            Ok(lease) => Ok(engine.admit(&wish, lease, sent_at, None, 1)),
+            Err(error) => {
+                engine.events.emit(EventKind::ExtendFailed, &wish.key, None, Some(&error));
+                Err(error)
+            }
         }
     }
 
@@ -307,14 +328,17 @@ impl DistributedLock {
     /// # Errors
     /// As [`resume_for`](Self::resume_for).
     pub async fn extend_token(&self, token: &LockToken, ttl: Duration) -> Result<Lease, LockError> {
-        let spec = Spec { ttl, ..Spec::clone(&self.engine.defaults) };
-        spec.check(&self.engine.store)?;
-        let wish = Wish::new(token.key().clone(), token.secret().clone(), Arc::new(spec));
-        let call = self.backend().detach(wish.key.clone(), wish.secret.clone(), ttl);
-        match self.step("extend", call).await? {
-            Extension::Extended(lease) => Ok(lease),
-            Extension::NotHeld => Err(not_held(&self.engine, &wish)),
+        let (engine, key) = (&self.engine, token.key());
+        let spec = Spec { ttl, ..Spec::clone(&engine.defaults) };
+        spec.check(&engine.store).map_err(|error| self.about(key, error))?;
+        let call = self.backend().detach(key.clone(), token.secret().clone(), ttl);
+        let answer = self.step("extend", Some(key), call).await;
+        let answer = answer.and_then(|answer| extended(engine, key, answer));
+        match &answer {
+            Ok(lease) => engine.events.emit(EventKind::Extended, key, Some(lease.fence), None),
+            Err(error) => engine.events.emit(EventKind::ExtendFailed, key, None, Some(error)),
         }
+        answer
     }
 
     /// Gives back a detached lock.
@@ -323,15 +347,16 @@ impl DistributedLock {
     /// [`NotHeld`](crate::ErrorKind::NotHeld) if it was not held under this token any more; what the store reports
     /// otherwise.
     pub async fn release_token(&self, token: &LockToken) -> Result<(), LockError> {
-        let call = self.backend().release(token.key().clone(), token.secret().clone());
-        match self.step("release", call).await? {
-            Release::Released => Ok(()),
-            Release::NotHeld => {
-                let spec = Arc::clone(&self.engine.defaults);
-                let wish = Wish::new(token.key().clone(), token.secret().clone(), spec);
-                Err(not_held(&self.engine, &wish))
-            }
-        }
+        let key = token.key();
+        let call = self.backend().release(key.clone(), token.secret().clone());
+        let answer = match self.step("release", Some(key), call).await {
+            Ok(Release::Released) => Ok(()),
+            Ok(Release::NotHeld) => Err(not_held(&self.engine, key)),
+            Err(error) => Err(error),
+        };
+        let kind = if answer.is_ok() { EventKind::Released } else { EventKind::ReleaseFailed };
+        self.engine.events.emit(kind, key, None, answer.as_ref().err());
+        answer
     }
 
     /// Frees a lock, whoever holds it, if its fence is still `fence`, as [`lookup`](Self::lookup) showed it.
@@ -342,9 +367,10 @@ impl DistributedLock {
     /// [`NotHeld`](crate::ErrorKind::NotHeld) if it is not held with that fence; what the store reports otherwise.
     pub async fn force_release(&self, key: impl AsRef<str>, fence: Fence) -> Result<(), LockError> {
         let key = self.engine.key(key.as_ref())?;
-        match self.step("force_release", self.backend().force_release(key.clone(), fence)).await? {
+        let call = self.backend().force_release(key.clone(), fence);
+        match self.step("force_release", Some(&key), call).await? {
             Release::Released => {
-                tracing::warn!(%key, %fence, "a lock was released by force");
+                tracing::warn!(%key, store = self.engine.store.name, %fence, "a lock was released by force");
                 Ok(())
             }
             Release::NotHeld => Err(LockError::not_held(format!(
@@ -359,7 +385,7 @@ impl DistributedLock {
     /// # Errors
     /// What the store reports.
     pub async fn probe(&self) -> Result<Guarantees, LockError> {
-        self.step("probe", self.backend().probe()).await
+        self.step("probe", None, self.backend().probe()).await
     }
 
     /// Refuses new locks, and waits for the releases that are still under way: at most five seconds.
@@ -393,23 +419,52 @@ impl DistributedLock {
         Arc::clone(&self.engine.backend)
     }
 
-    /// One step that is bounded in time and repeated by nobody.
-    async fn step<T>(&self, step: &'static str, mut call: Reply<T>) -> Result<T, LockError> {
+    /// One step that is bounded in time and repeated by nobody. Its errors name the key.
+    async fn step<T>(
+        &self,
+        step: &'static str,
+        key: Option<&Key>,
+        mut call: Reply<T>,
+    ) -> Result<T, LockError> {
         self.engine.reaper.adopt();
         let answer = within(self.engine.step_timeout, &mut call).await.unwrap_or_else(|| {
             Err(LockError::ambiguous("the store did not answer in time; check that it is up"))
         });
-        match &answer {
-            Ok(_) => tracing::debug!(store = self.engine.store.name, outcome = "ok", "{step}"),
-            Err(error) => self.engine.events.store_error(step, None, error),
+        match answer {
+            Ok(answer) => {
+                let key = key.map(tracing::field::display);
+                tracing::debug!(key, store = self.engine.store.name, outcome = "ok", "{step}");
+                Ok(answer)
+            }
+            Err(error) => {
+                self.engine.events.store_error(step, key, &error);
+                Err(match key {
+                    Some(key) => self.about(key, error),
+                    None => error,
+                })
+            }
         }
-        answer
+    }
+
+    fn about(&self, key: &Key, error: LockError) -> LockError {
+        error.with_key(&self.engine.user_key(key))
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
     }
 }
 
-fn not_held(engine: &Engine, wish: &Wish) -> LockError {
+fn extended(engine: &Engine, key: &Key, answer: Extension) -> Result<Lease, LockError> {
+    match answer {
+        Extension::Extended(lease) => Ok(lease),
+        Extension::NotHeld => Err(not_held(engine, key)),
+    }
+}
+
+fn not_held(engine: &Engine, key: &Key) -> LockError {
     LockError::not_held("its lease is over, or it was released; acquire it again")
-        .with_key(&engine.user_key(&wish.key))
+        .with_key(&engine.user_key(key))
 }
 
 impl Builder {
@@ -523,7 +578,7 @@ impl Builder {
             return Err(LockError::invalid_config("a step timeout of zero would fail every step"));
         }
         if !self.parts.prefix.is_empty() {
-            crate::key::Key::with_form(&self.parts.prefix, store.key_form)?;
+            Key::with_form(&self.parts.prefix, store.key_form)?;
         }
         Ok(DistributedLock { engine: Engine::new(self.parts) })
     }

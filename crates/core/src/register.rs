@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::error::LockError;
 use crate::fence::Fence;
 
-/// A value together with the largest fence that has written it.
+/// A value together with the largest fence that was seen with it.
 ///
 /// A write under a smaller fence is refused: it comes from a holder that was paused past its lease. The same holder
 /// may write as often as it likes.
@@ -32,18 +32,34 @@ impl<T> FencedRegister<T> {
     /// Changes the value under `fence`.
     ///
     /// # Errors
-    /// [`NotHeld`](crate::ErrorKind::NotHeld) if a later holder has written already; the value is as before.
+    /// [`NotHeld`](crate::ErrorKind::NotHeld) if a later holder was here already; the value is as before.
     pub fn write<R>(&self, fence: Fence, change: impl FnOnce(&mut T) -> R) -> Result<R, LockError> {
+        Ok(change(&mut self.enter(fence)?.1))
+    }
+
+    /// The value, read under `fence`: from now on every earlier holder is refused. For work that reads, thinks, and then
+    /// [writes](Self::write): a late write of an earlier holder cannot come in between and be overwritten unseen.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn read_as(&self, fence: Fence) -> Result<T, LockError>
+    where
+        T: Clone,
+    {
+        Ok(self.enter(fence)?.1.clone())
+    }
+
+    fn enter(&self, fence: Fence) -> Result<MutexGuard<'_, (Option<Fence>, T)>, LockError> {
         let mut inner = self.lock();
         if let Some(last) = inner.0
             && fence < last
         {
             return Err(LockError::not_held(format!(
-                "the write under fence {fence} is refused: a later holder has written under {last}"
+                "the write under fence {fence} is refused: a later holder was here under {last}"
             )));
         }
         inner.0 = Some(fence);
-        Ok(change(&mut inner.1))
+        Ok(inner)
     }
 
     /// The value.
@@ -54,7 +70,7 @@ impl<T> FencedRegister<T> {
         self.lock().1.clone()
     }
 
-    /// The largest fence that has written.
+    /// The largest fence that was seen.
     pub fn fence(&self) -> Option<Fence> {
         self.lock().0
     }

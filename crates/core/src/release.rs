@@ -3,19 +3,19 @@
 //! One future does it all and owns all it needs, so that it can be driven by the holder or, when the holder has
 //! gone away, by the reaper. A step whose outcome is unknown is repeated until it is known or the lease is over.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 
 use crate::backend::{Attempt, Release, Reply, Transfer, TransferRequest};
 use crate::clock::Moment;
 use crate::engine::Engine;
 use crate::error::{ErrorKind, LockError};
-use crate::event::EventKind;
+use crate::event::{EventKind, watched};
 use crate::grant::{End, Grant, LockFront, Loss};
 use crate::key::Key;
 use crate::queue::{HandOver, Next, Why};
@@ -23,6 +23,7 @@ use crate::reaper::Chore;
 use crate::retry::RetryPolicy;
 use crate::secret::Secret;
 use crate::spec::Wish;
+use crate::within::within;
 
 /// How long `release` keeps a caller when the store does not answer; the reaper goes on after that.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -53,14 +54,15 @@ pub(crate) async fn give_back(
     grant: Arc<Grant>,
     lost: Option<Loss>,
 ) -> Result<(), LockError> {
-    let span = tracing::debug_span!("release", key = %grant.key, store = engine.store.name, fence = %grant.fence);
+    let span = watched(
+        || tracing::debug_span!("release", key = %grant.key, store = engine.store.name, fence = %grant.fence),
+    );
     // As in `acquire`: only a watched span is worth a box.
-    let given = if span.is_disabled() {
-        give(&engine, &grant, lost).await
-    } else {
-        Box::pin(give(&engine, &grant, lost)).instrument(span.clone()).await
+    let given = match &span {
+        None => give(&engine, &grant, lost).await,
+        Some(span) => Box::pin(give(&engine, &grant, lost)).instrument(Span::clone(span)).await,
     };
-    let _in = span.enter();
+    let _in = span.as_deref().map(Span::enter);
     match &given {
         Ok(()) => {
             tracing::debug!(outcome = "released", "released");
@@ -91,7 +93,7 @@ async fn give(
         let mut uncertain = false;
         let mut yielding = None;
         match next_step(engine, &giving, lost.is_some()) {
-            Step::HandOver(over) => match hand_over(engine, &giving, over).await {
+            Step::HandOver(over, now) => match hand_over(engine, &giving, over, now).await {
                 Handed::Delivered => return answer.unwrap_or(Ok(())),
                 Handed::Returned(next) => {
                     answer.get_or_insert(Ok(()));
@@ -121,7 +123,8 @@ async fn give(
 }
 
 enum Step {
-    HandOver(HandOver<Wish, crate::handle::LockHandle>),
+    /// Hand it to this waiter, by a request that counts from this moment.
+    HandOver(HandOver<Wish, crate::handle::LockHandle>, Moment),
     /// Release; then the front goes on, as a yield if the flag says so.
     Release(Option<(LockFront, bool)>),
 }
@@ -133,8 +136,9 @@ fn next_step(engine: &Engine, grant: &Grant, lost: bool) -> Step {
     }
     // A store that serves waiters in order needs nobody to step back.
     let contended = grant.is_contended() && !engine.store.fifo;
-    match front.next(engine.clock.now(), contended, engine.store.transfer) {
-        Next::HandOver(over) => Step::HandOver(over),
+    let now = engine.clock.now();
+    match front.next(now, contended, engine.store.transfer) {
+        Next::HandOver(over) => Step::HandOver(over, now),
         Next::Release(front) => Step::Release(Some((front, false))),
         Next::Yield(front) => Step::Release(Some((front, true))),
     }
@@ -153,9 +157,9 @@ async fn hand_over(
     engine: &Arc<Engine>,
     grant: &Grant,
     over: HandOver<Wish, crate::handle::LockHandle>,
+    sent_at: Moment,
 ) -> Handed {
     let wish = over.wish().clone();
-    let sent_at = engine.clock.now();
     let request =
         TransferRequest::new(grant.secret.clone(), wish.request(crate::backend::Intent::Try));
     let mut call = Arc::clone(&engine.backend).transfer(request);
@@ -313,17 +317,27 @@ pub(crate) fn withdraw(
     })
 }
 
+/// Gives back a lock whose holder has [stopped](stop), on the spot: without waiters, and in a store that needs no I/O
+/// worth waiting for. `false` if it takes more than that.
+fn give_back_now(engine: &Engine, grant: &Grant) -> bool {
+    if grant.has_waiters()
+        || !matches!(
+            engine.backend.release_now(&grant.key, &grant.secret),
+            Some(Ok(Release::Released))
+        )
+    {
+        return false;
+    }
+    drop(grant.take_front());
+    tracing::debug!(key = %grant.key, store = engine.store.name, fence = %grant.fence, outcome = "released", "released");
+    engine.events.emit(EventKind::Released, &grant.key, Some(grant.fence), None);
+    true
+}
+
 /// Gives back a grant whose holder does not wait for it.
 pub(crate) fn drop_grant(engine: &Arc<Engine>, grant: Arc<Grant>) {
     let lost = stop(engine, &grant);
-    // Without waiters, and in a store that needs no I/O worth waiting for, it is done on the spot.
-    if lost.is_none()
-        && !grant.has_waiters()
-        && let Some(Ok(_)) = engine.backend.release_now(&grant.key, &grant.secret)
-    {
-        drop(grant.take_front());
-        tracing::debug!(key = %grant.key, store = engine.store.name, fence = %grant.fence, outcome = "released", "released");
-        engine.events.emit(EventKind::Released, &grant.key, Some(grant.fence), None);
+    if lost.is_none() && give_back_now(engine, &grant) {
         return;
     }
     let work = give_back(Arc::clone(engine), grant, lost);
@@ -375,13 +389,4 @@ impl Drop for Finishing {
 pub(crate) fn lost_error(engine: &Engine, grant: &Grant, loss: Loss) -> LockError {
     let text = format!("{loss}; check what was done under fence {} since then", grant.fence);
     LockError::lost(text).with_key(&engine.user_key(&grant.key))
-}
-
-/// The answer if it comes within `limit`. Sets a timer only if it is not there at once.
-pub(crate) async fn within<F: Future + Unpin>(limit: Duration, call: &mut F) -> Option<F::Output> {
-    let at_once = poll_fn(|cx| Poll::Ready(Pin::new(&mut *call).poll(cx))).await;
-    match at_once {
-        Poll::Ready(answer) => Some(answer),
-        Poll::Pending => tokio::time::timeout(limit, call).await.ok(),
-    }
 }

@@ -1,7 +1,8 @@
 //! Several locks at once, all or none, without deadlock.
 //!
 //! Where the store can, all are taken in one step. Elsewhere nobody ever waits for one lock while holding another:
-//! wait for one, try the rest, and if one of those is busy give all back and wait for *that* one next.
+//! wait for one, try the rest, and if one of those is busy give all back and wait for *that* one next. So it goes on,
+//! too, after one step in vain in a store with a line: whoever does not stand in it may never have its turn.
 
 use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
@@ -9,6 +10,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
+
+use tracing::Instrument as _;
 
 use crate::acquire::{Acquiring, options, wait_options};
 use crate::backend::{Busy, Intent, Liveness, ManyAttempt, Subscription};
@@ -21,12 +24,14 @@ use crate::grant::Loss;
 use crate::handle::{Held, LockHandle};
 use crate::info::Holder;
 use crate::key::Key;
+use crate::meter::{self, Waiting};
 use crate::owner::Owner;
-use crate::release::{withdraw, within};
+use crate::release::withdraw;
 use crate::retry::RetryPolicy;
 use crate::secret::Secret;
 use crate::spec::{Spec, Wish};
 use crate::wait::{self, Outcome};
+use crate::within::within;
 
 /// The most locks that can be taken at once.
 const MOST: usize = 64;
@@ -95,7 +100,7 @@ impl IntoFuture for AcquireAll {
             if quest.engine.store.acquire_many {
                 quest.in_one_step(keys).await
             } else {
-                quest.one_by_one(keys).await
+                quest.one_by_one(keys, 0).await
             }
         })
     }
@@ -131,8 +136,8 @@ impl Quest {
         Self { engine, spec, started, deadline, attempts: 0 }
     }
 
-    async fn one_by_one(mut self, keys: Vec<Key>) -> Result<LockSet, LockError> {
-        let mut first = 0;
+    /// Begins with the key at `first`.
+    async fn one_by_one(mut self, keys: Vec<Key>, mut first: usize) -> Result<LockSet, LockError> {
         loop {
             // Holding nothing, wait for the one that was busy last.
             let wait = self.spec.wait.map(|_| self.deadline.since(self.engine.clock.now()));
@@ -173,23 +178,57 @@ impl Quest {
     }
 
     async fn in_one_step(mut self, keys: Vec<Key>) -> Result<LockSet, LockError> {
-        let mut claim = Claim::new(Arc::clone(&self.engine), &keys, &self.spec)?;
+        let (engine, started) = (Arc::clone(&self.engine), self.started);
+        let mut timed = Timed { engine, started, outcome: Some("cancelled") };
+        let (store, count) = (self.engine.store.name, keys.len());
+        let span = tracing::debug_span!("acquire_all", keys = count, store);
+        let outcome = self.contend(&keys).instrument(span.clone()).await;
+        let error = match outcome {
+            Ok(Contended::Held(set)) => {
+                timed.outcome = Some("acquired");
+                return Ok(set);
+            }
+            Ok(Contended::StandInLine(first)) => {
+                // From here on each key is a call of its own, and timed as such.
+                timed.outcome = None;
+                drop(timed);
+                return self.one_by_one(keys, first).await;
+            }
+            Err(error) => error,
+        };
+        let outcome = if error.kind() == ErrorKind::Timeout { "busy" } else { "failed" };
+        timed.outcome = Some(outcome);
+        let of_error = |key: &&Key| error.key() == Some(&self.engine.user_key(key));
+        let key = keys.iter().find(of_error).unwrap_or(&keys[0]);
+        // What fails for all of them at once is said of the first.
+        let error = error.with_key(&self.engine.user_key(key));
+        let attempts = self.attempts + 1;
+        span.in_scope(|| tracing::debug!(attempts, outcome, %error, "not acquired"));
+        self.engine.events.emit(EventKind::AcquireFailed, key, None, Some(&error));
+        Err(error)
+    }
+
+    /// Asks the store until it grants all, refuses for good, or the wait is over.
+    async fn contend(&mut self, keys: &[Key]) -> Result<Contended, LockError> {
+        let mut claim = Claim::new(Arc::clone(&self.engine), keys, &self.spec)?;
         let mut bell: Option<(Key, Subscription)> = None;
         let mut outage: Option<Moment> = None;
+        let mut waiting = None;
         loop {
             self.engine.check_open()?;
-            let (key, busy) = match claim.attempt(self.attempt_limit()).await {
+            let (key, busy, in_line) = match claim.attempt(self.attempt_limit()).await {
                 Ok(ManyAttempt::Granted(leases)) if leases.len() == keys.len() => {
-                    return claim.into_set(leases);
+                    return claim.into_set(leases).map(Contended::Held);
                 }
                 Ok(ManyAttempt::Granted(_)) => {
+                    claim.doubtful = true;
                     return Err(LockError::internal(
                         "the store granted another number of locks than was asked for",
                     ));
                 }
                 Ok(ManyAttempt::Busy(key, busy)) => {
                     outage = None;
-                    (key, busy)
+                    (key, busy, self.engine.store.fifo)
                 }
                 Err(error) => {
                     let now = self.engine.clock.now();
@@ -199,13 +238,17 @@ impl Quest {
                     if give_up || now >= self.deadline || self.spec.tries_once() {
                         return Err(error);
                     }
-                    (keys[0].clone(), Busy::new())
+                    (keys[0].clone(), Busy::new(), false)
                 }
             };
             let now = self.engine.clock.now();
             if now >= self.deadline || self.spec.retry.exhausted(self.attempts) {
                 return Err(self.timeout(&key, busy.holder));
             }
+            if in_line && let Some(first) = keys.iter().position(|other| *other == key) {
+                return Ok(Contended::StandInLine(first));
+            }
+            waiting.get_or_insert_with(|| Waiting::new(self.engine.store.name));
             if bell.as_ref().is_none_or(|(of, _)| *of != key) {
                 bell = self.listen(&key).await.map(|bell| (key, bell));
                 if bell.is_some() {
@@ -237,6 +280,29 @@ impl Quest {
             .with_key(&self.engine.user_key(key))
             .with_holder(holder)
             .with_attempts(self.attempts + 1, self.engine.clock.now().since(self.started))
+    }
+}
+
+/// What asking for all in one step came to.
+enum Contended {
+    Held(LockSet),
+    /// This key was busy, in a store that serves waiters in order: wait for it there.
+    StandInLine(usize),
+}
+
+/// One call for several locks in one step, timed when it ends or is dropped.
+struct Timed {
+    engine: Arc<Engine>,
+    started: Moment,
+    /// Nothing, if others time it.
+    outcome: Option<&'static str>,
+}
+
+impl Drop for Timed {
+    fn drop(&mut self) {
+        let Some(outcome) = self.outcome else { return };
+        let elapsed = || self.engine.clock.now().since(self.started);
+        meter::acquire(self.engine.store.name, outcome, elapsed);
     }
 }
 

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 
 use crate::backend::{Attempt, Busy, Intent, Lease, Reply, Subscription, WakeUps};
 use crate::clock::Moment;
 use crate::engine::Engine;
 use crate::error::{ErrorKind, LockError};
-use crate::event::EventKind;
+use crate::event::{EventKind, watched};
 use crate::grant::LockFront;
 use crate::handle::LockHandle;
 use crate::info::Holder;
@@ -20,9 +20,10 @@ use crate::key::Key;
 use crate::lease;
 use crate::meter::{self, Waiting};
 use crate::queue::{Entered, Turn, Why};
-use crate::release::{withdraw, within};
+use crate::release::withdraw;
 use crate::secret::Secret;
 use crate::spec::{Spec, Wish};
+use crate::within::within;
 
 /// An attempt that leaves at the deadline may still take so long.
 const LAST_ATTEMPT: Duration = Duration::from_secs(1);
@@ -52,13 +53,13 @@ pub(crate) async fn acquire(
     spec.check(&engine.store).map_err(|error| error.with_key(&key))?;
     engine.reaper.adopt();
     let wish = Wish::new(key, Secret::generate()?, spec);
-    let span = tracing::debug_span!("acquire", key = %wish.key, store = engine.store.name);
+    let span =
+        watched(|| tracing::debug_span!("acquire", key = %wish.key, store = engine.store.name));
     let mut contest = Contest::new(Arc::clone(&engine), wish);
     // An unwatched span is not entered: moving the future into it would cost a tenth of the whole call.
-    let outcome = if span.is_disabled() {
-        contest.run().await
-    } else {
-        Box::pin(contest.run()).instrument(span.clone()).await
+    let outcome = match &span {
+        None => contest.run().await,
+        Some(span) => Box::pin(contest.run()).instrument(Span::clone(span)).await,
     };
     contest.outcome = match &outcome {
         Ok(Outcome::Held(_)) => "acquired",
@@ -67,7 +68,8 @@ pub(crate) async fn acquire(
     };
     if let Err(error) | Ok(Outcome::Busy(error)) = &outcome {
         let (attempts, outcome) = (contest.attempts, contest.outcome);
-        span.in_scope(|| tracing::debug!(attempts, outcome, %error, "not acquired"));
+        let _in = span.as_deref().map(Span::enter);
+        tracing::debug!(attempts, outcome, %error, "not acquired");
         engine.events.emit(EventKind::AcquireFailed, &contest.wish.key, None, Some(error));
     }
     outcome
@@ -82,7 +84,7 @@ struct Contest {
     attempts: u32,
     /// Attempts that the timer started, as opposed to wake-ups.
     retries: u32,
-    holder: Option<Holder>,
+    holder: Option<Box<Holder>>,
     /// The last error, and since when there was nothing but errors.
     outage: Option<(Moment, LockError)>,
     /// Requests that have not been answered.
@@ -132,9 +134,9 @@ impl Contest {
             return self.try_once(front).await;
         }
         let queue = Arc::clone(&self.engine.queue);
-        loop {
+        let (front, why) = loop {
             let mut ticket = match queue.enter(&self.wish.key, || self.wish.clone()) {
-                Entered::Front(front) => return self.contend(front, Why::Vacant).await,
+                Entered::Front(front) => break (front, Why::Vacant),
                 Entered::Behind(ticket) => ticket,
             };
             self.wait_is_on();
@@ -154,19 +156,21 @@ impl Contest {
                     let (key, spec) = (self.wish.key.clone(), Arc::clone(&self.wish.spec));
                     self.wish = Wish::new(key, Secret::generate()?, spec);
                 }
-                Some(Turn::Contend(front, why)) => return self.contend(front, why).await,
+                Some(Turn::Contend(front, why)) => break (front, why),
                 Some(Turn::Closed) => return Err(self.closed()),
                 // Still in line at the deadline: one look at the store, which also says who holds it.
                 None => return self.try_once(None).await,
             }
-        }
+        };
+        // In a box of its own, made at the front: those in line, who may be many, stay small.
+        Box::pin(self.contend(front, why)).await
     }
 
     async fn try_once(&mut self, front: Option<LockFront>) -> Result<Outcome, LockError> {
         match self.attempt(Intent::Try).await {
             Tried::Granted(lease, sent_at) => self.admit(lease, sent_at, front),
             Tried::Busy(busy) => {
-                self.holder = busy.holder;
+                self.holder = busy.holder.map(Box::new);
                 Ok(Outcome::Busy(self.timeout()))
             }
             Tried::Failed(error) => Err(self.explain(error)),
@@ -204,7 +208,7 @@ impl Contest {
                 Tried::Busy(busy) => {
                     self.outage = None;
                     self.traces |= intent == Intent::Queue;
-                    self.holder = busy.holder;
+                    self.holder = busy.holder.map(Box::new);
                     recheck =
                         busy.retry_after.unwrap_or(Duration::MAX).max(Duration::from_millis(1));
                     self.found_busy();
@@ -367,7 +371,7 @@ impl Contest {
                 "it stayed held until the wait was over"
             },
         );
-        let holder = self.holder.take();
+        let holder = self.holder.take().map(|holder| *holder);
         self.explain(error).with_holder(holder)
     }
 

@@ -425,3 +425,20 @@ fn outside_of_a_runtime_there_is_an_error_and_no_panic() {
         other => panic!("{other:?}"),
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn work_that_is_only_tried_is_skipped_if_busy_and_stopped_if_lost() {
+    let (lock, _, _) = scripted();
+    let handle = lock.acquire("k").await.unwrap();
+    let skipped = lock.try_acquire("k").run(async |_| panic!("it is busy")).await;
+    assert_eq!(skipped.unwrap(), None::<()>);
+    handle.release().await.unwrap();
+
+    assert_eq!(lock.try_acquire("k").run(async |held| held.is_held()).await.unwrap(), Some(true));
+    let stopped = lock.try_acquire("k").run(async |held| {
+        lock.force_release("k", held.fence()).await.unwrap();
+        std::future::pending::<()>().await;
+    });
+    assert_eq!(stopped.await.unwrap_err().kind(), ErrorKind::Lost);
+    assert!(!lock.is_locked("k").await.unwrap());
+}

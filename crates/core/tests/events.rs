@@ -3,6 +3,7 @@
 mod common;
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use common::{Fault, SECOND, Step, builder, clock};
 use holdtight_core::{Builder, DistributedLock, ErrorKind, EventKind, Loss, Operation};
@@ -94,6 +95,73 @@ async fn every_call_and_every_failure_is_told_with_its_reason() {
     store.next(Step::Acquire, &[Fault::Refuse(ErrorKind::AuthFailed)]);
     lock.acquire("k").await.unwrap_err();
     assert_eq!(story(&log), [(EventKind::AcquireFailed, false, Some("error"))]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_becomes_of_a_detached_lock_is_told_and_every_error_names_its_key() {
+    let clock = clock();
+    let store = common::Scripted::new(clock.clone());
+    let (lock, log) = watched(builder(&store, &clock).prefix("app:"));
+    let token = lock.acquire("k").await.unwrap().detach().await.unwrap();
+    assert!(lock.owns(&token).await.unwrap());
+    lock.extend_token(&token, 60 * SECOND).await.unwrap();
+    lock.release_token(&token).await.unwrap();
+    assert!(!lock.owns(&token).await.unwrap());
+    let gone = [
+        lock.release_token(&token).await.unwrap_err(),
+        lock.extend_token(&token, 60 * SECOND).await.unwrap_err(),
+        lock.resume(token.clone()).await.unwrap_err(),
+    ];
+    assert_eq!(
+        story(&log),
+        [
+            (EventKind::Acquired, true, None),
+            (EventKind::LookedUp { held: true }, true, None),
+            (EventKind::Extended, true, None),
+            (EventKind::Released, true, None),
+            (EventKind::LookedUp { held: false }, false, None),
+            (EventKind::ReleaseFailed, false, Some("not-found")),
+            (EventKind::ExtendFailed, false, Some("not-found")),
+            (EventKind::ExtendFailed, false, Some("not-found")),
+        ]
+    );
+    store.always(Step::Extend, Fault::Refuse(ErrorKind::Unavailable));
+    store.always(Step::Release, Fault::Refuse(ErrorKind::Unavailable));
+    let failed = [
+        lock.owns(&token).await.unwrap_err(),
+        lock.extend_token(&token, 60 * SECOND).await.unwrap_err(),
+        lock.release_token(&token).await.unwrap_err(),
+    ];
+    assert!(failed.iter().all(|error| error.kind() == ErrorKind::Unavailable));
+    let never = lock.extend_token(&token, Duration::ZERO).await.unwrap_err();
+    assert_eq!(never.kind(), ErrorKind::InvalidConfig);
+    for error in gone.iter().chain(&failed).chain([&never]) {
+        assert_eq!(error.key().unwrap().as_str(), "k", "as the user knows it: {error}");
+        assert!(error.to_string().contains("lock \"k\""), "{error}");
+    }
+    let told = take(&log);
+    assert!(told.iter().all(|seen| seen.reason == Some("error")), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_that_cannot_be_taken_in_one_step_is_told() {
+    let clock = clock();
+    let store = holdtight_core::MemoryStore::with_clock(clock.clone());
+    let (lock, log) = watched(DistributedLock::builder(store).clock(clock));
+    let set = lock.acquire_all(["a", "b"]).await.unwrap();
+    lock.acquire_all(["c", "b"]).wait(Duration::ZERO).await.unwrap_err();
+    set.release().await.unwrap();
+    assert_eq!(
+        story(&log),
+        [
+            (EventKind::Acquired, true, None),
+            (EventKind::Acquired, true, None),
+            (EventKind::Busy, false, Some("locked")),
+            (EventKind::AcquireFailed, false, Some("locked")),
+            (EventKind::Released, true, None),
+            (EventKind::Released, true, None),
+        ]
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -93,6 +93,20 @@ async fn an_outage_shorter_than_the_lease_costs_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_failed_renewal_of_a_short_lease_is_tried_again_before_the_lease_ends() {
+    let (lock, store, _) = scripted();
+    // Two failures in a row, and less time than the keeper sleeps when it expects nothing.
+    let handle = lock.acquire("k").ttl(Duration::from_millis(120)).await.unwrap();
+    for renewed in 1..=50 {
+        store.next(Step::Extend, &[Fault::Refuse(ErrorKind::Unavailable); 2]);
+        eventually("two failed and one done", async || store.count(Step::Extend) >= renewed * 3)
+            .await;
+        assert!(handle.is_held(), "lost at renewal {renewed}");
+    }
+    handle.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_outage_longer_than_the_lease_is_a_loss_and_is_told_in_time() {
     let (lock, store, clock) = scripted();
     let handle = lock.acquire("k").await.unwrap();

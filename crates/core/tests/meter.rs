@@ -2,8 +2,11 @@
 
 mod common;
 
+use std::future::IntoFuture as _;
+use std::time::Duration;
+
 use common::{Fault, SECOND, Scripted, Step, builder, clock};
-use holdtight_core::{ErrorKind, Loss};
+use holdtight_core::{DistributedLock, ErrorKind, Loss, MemoryStore, TokioClock};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 /// Runs `test` with a recorder of its own.
@@ -63,6 +66,42 @@ fn acquire_calls_are_timed_by_outcome_and_waiters_are_counted_while_they_wait() 
         numbers.expect("holdtight_store_errors_total{store=\"scripted\",kind=\"auth_failed\"}", 1);
         numbers.expect("holdtight_held_seconds_count{store=\"scripted\"}", 1);
         numbers.expect("holdtight_held_seconds_sum{store=\"scripted\"}", 1);
+    });
+}
+
+#[test]
+fn sets_taken_in_one_step_are_timed_and_counted_like_single_locks() {
+    measured(async |numbers| {
+        let clock = TokioClock::new();
+        let store = MemoryStore::with_clock(clock.clone());
+        let lock = DistributedLock::builder(store).clock(clock).build().unwrap();
+        let set = lock.acquire_all(["a", "b"]).await.unwrap();
+        lock.acquire_all(["b", "c"]).wait(Duration::ZERO).await.unwrap_err();
+        numbers.expect("holdtight_waiters{store=\"memory\"}", 0);
+
+        let other = lock.clone();
+        let waiting =
+            tokio::spawn(async move { other.acquire_all(["b", "c"]).wait_forever().await });
+        tokio::time::sleep(SECOND).await;
+        numbers.expect("holdtight_waiters{store=\"memory\"}", 1);
+        waiting.abort();
+        assert!(waiting.await.unwrap_err().is_cancelled());
+        numbers.expect("holdtight_waiters{store=\"memory\"}", 0);
+
+        let (next, released) = tokio::join!(lock.acquire_all(["b", "c"]).into_future(), async {
+            tokio::time::sleep(SECOND).await;
+            set.release().await
+        },);
+        released.unwrap();
+        next.unwrap().release().await.unwrap();
+        for (outcome, number) in [("acquired", 2), ("busy", 1), ("cancelled", 1)] {
+            let series = "holdtight_acquire_seconds_count{store=\"memory\",outcome=";
+            numbers.expect(&format!("{series}\"{outcome}\"}}"), number);
+        }
+        let waited =
+            numbers.of("holdtight_acquire_seconds_sum{store=\"memory\",outcome=\"acquired\"}");
+        assert!((1.0..2.0).contains(&waited), "{waited} s for one wait of a second");
+        numbers.expect("holdtight_held_seconds_count{store=\"memory\"}", 4);
     });
 }
 

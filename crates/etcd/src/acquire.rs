@@ -30,7 +30,7 @@ const QUEUE_REFRESH: Duration = Duration::from_secs(3);
 
 /// How the value of an entry begins: one that waits, or did until it became the oldest; and one that was granted.
 const WAITING: &[u8] = b"v=1 waiting=1 ";
-const HOLDING: &[u8] = b"v=1 ";
+pub(crate) const HOLDING: &[u8] = b"v=1 ";
 
 /// How often a step starts again because the lock changed between two requests.
 pub(crate) const ROUNDS: usize = 8;
@@ -102,7 +102,7 @@ impl EtcdStore {
     }
 
     /// The entry that holds the lock is ours, waited for or asked for again: gives it the lease that it should have.
-    async fn claim(
+    pub(crate) async fn claim(
         &self,
         place: &Place,
         entry: &KeyValue,
@@ -230,7 +230,12 @@ impl EtcdStore {
         Ok(())
     }
 
-    async fn busy(&self, key: &Key, holder: KeyValue, queued: bool) -> Result<Busy, LockError> {
+    pub(crate) async fn busy(
+        &self,
+        key: &Key,
+        holder: KeyValue,
+        queued: bool,
+    ) -> Result<Busy, LockError> {
         let holder = self.describe(key.clone(), &holder).await?;
         let rest = holder.remaining;
         let busy = Busy::held_by(holder);
@@ -264,7 +269,7 @@ impl EtcdStore {
 }
 
 /// The value of an entry: for people, apart from its mark.
-fn describe(request: &AcquireRequest, mark: &[u8]) -> Vec<u8> {
+pub(crate) fn describe(request: &AcquireRequest, mark: &[u8]) -> Vec<u8> {
     [mark, request.owner.to_text().as_bytes()].concat()
 }
 

@@ -6,9 +6,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use holdtight_core::LockError;
-
-use crate::url::Parts;
+use holdtight_core::{LockError, UrlParts};
 
 const PREFIX_BYTES: usize = 256;
 
@@ -51,7 +49,7 @@ impl EtcdConfig {
     /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig), saying which part is wrong, never repeating the
     /// user or the password.
     pub fn from_url(url: &str) -> Result<Self, LockError> {
-        let parts = Parts::parse(url)?;
+        let parts = UrlParts::parse(url, "etcd://127.0.0.1:2379")?;
         let tls = match parts.scheme.as_str() {
             "etcd" => false,
             "etcds" => true,

@@ -16,6 +16,7 @@ mod inspect;
 mod lease;
 mod line;
 mod link;
+mod many;
 mod names;
 mod probe;
 #[rustfmt::skip]
@@ -23,7 +24,6 @@ mod probe;
 mod proto;
 mod store;
 mod txn;
-mod url;
 mod watch;
 
 pub use config::EtcdConfig;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use holdtight_core::{
     AcquireRequest, Attempt, Backend, Capabilities, ExtendRequest, Extension, Fence, Guarantees,
-    Holder, Key, Level, LockError, Release, Reply, Secret, Subscription, WakeUps,
+    Holder, Key, Level, LockError, ManyAttempt, Release, Reply, Secret, Subscription, WakeUps,
 };
 
 use crate::config::EtcdConfig;
@@ -20,8 +20,8 @@ use crate::names::Names;
 use crate::proto::TxnRequest;
 use crate::txn::{oldest, put, read, was_created};
 
-/// How many leases one batch extends: etcd takes at most 128 steps in a transaction.
-const MAX_BATCH: usize = 100;
+/// How many locks one batch takes or extends: etcd takes at most 128 steps in a transaction.
+pub(crate) const MAX_BATCH: usize = 100;
 
 /// How much longer than asked a lease may last: up to a second to the next whole one, half a second until etcd looks,
 /// and the time to agree that it is over.
@@ -143,6 +143,7 @@ impl Backend for EtcdStore {
             .ttl_slack(TTL_SLACK)
             .wake_ups(WakeUps::PerKey)
             .fifo(true)
+            .acquire_many(true)
             .force_release(true)
             .max_batch(MAX_BATCH)
     }
@@ -164,6 +165,10 @@ impl Backend for EtcdStore {
         leases: Vec<ExtendRequest>,
     ) -> Reply<Vec<Result<Extension, LockError>>> {
         Box::pin(async move { self.prolong_all(&leases).await })
+    }
+
+    fn acquire_many(self: Arc<Self>, requests: Vec<AcquireRequest>) -> Reply<ManyAttempt> {
+        Box::pin(async move { self.attempt_all(&requests).await })
     }
 
     fn lookup(self: Arc<Self>, key: Key) -> Reply<Option<Holder>> {

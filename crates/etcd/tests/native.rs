@@ -112,6 +112,32 @@ on_etcd! {
 }
 
 on_etcd! {
+    /// Keys that are made without a lease of the client's are dropped by etcd after a minute.
+    async fn every_lock_hangs_on_a_lease_as_long_as_was_asked_for(server: &Etcd) {
+        let (store, all) = (connect(&server.url()).await, format!(
+            r#"{{"key":"{}","range_end":"{}"}}"#, base64(b"holdtight/"), base64(b"holdtight0"),
+        ));
+        let (key, first, second) = (key("k"), secret(), secret());
+        let ttl = Duration::from_secs(3700);
+        let length = async || {
+            let entry = admin(server, "kv/range", &all).await;
+            let lease = format!(r#"{{"ID":"{}"}}"#, field(&entry, "lease").unwrap());
+            let lease = admin(server, "lease/timetolive", &lease).await;
+            field(&lease, "grantedTTL").unwrap().to_owned()
+        };
+        granted_for(&store, &key, &first, ttl).await;
+        assert_eq!(length().await, "3700");
+        // Also for one who stood in line before.
+        let _bell = subscribe(&store, &key).await;
+        let ask = async || attempt_for(&store, &key, &second, Intent::Queue, ttl).await.unwrap();
+        assert!(matches!(ask().await, Attempt::Busy(_)));
+        assert_eq!(release(&store, &key, &first).await, Release::Released);
+        assert!(matches!(ask().await, Attempt::Granted(_)));
+        assert_eq!(length().await, "3700");
+    }
+}
+
+on_etcd! {
     async fn a_place_in_the_line_outlives_a_short_lease_and_then_becomes_one(server: &Etcd) {
         let (key, owner, me, store) = (key("k"), secret(), secret(), connect(&server.url()).await);
         let (short, other) = (Duration::from_secs(1), connect(&server.url()).await);

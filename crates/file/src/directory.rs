@@ -52,7 +52,7 @@ impl Directory {
                 .recursive(true)
                 .mode(0o700)
                 .create(path)
-                .map_err(|source| error::io("create", path, source))?;
+                .map_err(|source| error::no_directory(path, source))?;
         }
         // Links on the way there are the user's affair; what counts is the directory at the end.
         let root = path.canonicalize().map_err(|source| error::io("open", path, source))?;

@@ -14,6 +14,27 @@ pub(crate) fn io(doing: &str, path: &Path, source: io::Error) -> LockError {
     LockError::new(kind, format!("cannot {doing} {}: {hint}", path.display())).with_source(source)
 }
 
+/// The directory of a store could not be made: nothing is gone, and nothing was ever there.
+#[cold]
+pub(crate) fn no_directory(path: &Path, source: io::Error) -> LockError {
+    let (kind, why) = match source.kind() {
+        Io::NotFound => (
+            ErrorKind::Unavailable,
+            "no directory can be made there; choose another place for the store",
+        ),
+        Io::NotADirectory => (
+            ErrorKind::InvalidConfig,
+            "a file stands where a directory is needed; choose another place for the store",
+        ),
+        Io::AlreadyExists => (
+            ErrorKind::InvalidConfig,
+            "a symbolic link stands there that leads nowhere; remove it, or make what it names",
+        ),
+        _ => return io("create", path, source),
+    };
+    LockError::new(kind, format!("cannot create {}: {why}", path.display())).with_source(source)
+}
+
 /// A system call failed after the change was handed to the file system.
 #[cold]
 pub(crate) fn perhaps(doing: &str, path: &Path, source: io::Error) -> LockError {

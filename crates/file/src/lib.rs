@@ -11,6 +11,8 @@
 //! A step locks the file of its key (`flock`) for microseconds, reads the record, decides, and writes it back by
 //! one write inside one page. The lock of the user is what the record says, not the `flock`.
 //!
+//! `FencedFile` is for what locks protect: a file that refuses the late write of a holder that was paused past its lease.
+//!
 //! # What it promises
 //! - A killed holder is replaced at once, one that hangs at the end of its lease. A reboot voids all leases.
 //! - Fences increase per key through crashes, sweeps and reboots: by the record, by the ledger's high-water mark,
@@ -31,6 +33,8 @@ mod directory;
 mod error;
 #[cfg(unix)]
 mod failpoint;
+#[cfg(unix)]
+mod fenced;
 #[cfg(unix)]
 mod filesystem;
 #[cfg(unix)]
@@ -57,6 +61,10 @@ mod unsupported;
 mod wake;
 
 pub use config::Config;
+#[cfg(unix)]
+pub use fenced::FencedFile;
+#[cfg(unix)]
+pub use liveness::SharedLiveness;
 #[cfg(unix)]
 pub use store::FileStore;
 #[cfg(unix)]

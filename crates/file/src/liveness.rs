@@ -5,7 +5,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -30,6 +30,19 @@ pub(crate) struct Presence {
     process: u32,
     /// Whether something in the store may still be bound to this id.
     pub(crate) leave_behind: std::sync::atomic::AtomicBool,
+}
+
+/// Second descriptors of what shows others that a process lives, for a process that must outlive it.
+///
+/// Both are closed on exec, so they must be passed on deliberately. Whoever has them at the end closes `lock` first, or
+/// ends: then those who are told by the pipe find the lock free.
+#[derive(Debug)]
+pub struct SharedLiveness {
+    /// Locked: what was bound to the process stays bound until every copy of it is closed.
+    pub lock: OwnedFd,
+    /// The pipe by which waiters hear that the process is gone: they are told when every copy of it is closed.
+    /// Without it they find out by asking again. `None` where there are no named pipes.
+    pub pipe: Option<OwnedFd>,
 }
 
 /// The path of the file that process `id` keeps locked.
@@ -68,9 +81,15 @@ impl Presence {
             }
             failpoint::point("before a process makes its pipe");
             let pipe = wake::make_pipe(directory, &id).map(Arc::new);
+            let locked = match &pipe {
+                Some(pipe) => {
+                    above(&file, pipe).map_err(|source| error::io("lock", &path, source))?
+                }
+                None => file,
+            };
             return Ok(Self {
                 id,
-                locked: file,
+                locked,
                 pipe,
                 path,
                 process: std::process::id(),
@@ -80,11 +99,23 @@ impl Presence {
         Err(LockError::unavailable("another process keeps removing this one's liveness file"))
     }
 
-    /// A second descriptor of the locked file: the lock is let go when both are closed.
-    pub(crate) fn share(&self) -> Result<OwnedFd, LockError> {
-        let shared = self.locked.try_clone();
-        shared.map(OwnedFd::from).map_err(|source| error::io("share", &self.path, source))
+    /// Second descriptors of the locked file and of the pipe.
+    pub(crate) fn share(&self) -> Result<SharedLiveness, LockError> {
+        let share = |file: &File| {
+            let shared = file.try_clone().map(OwnedFd::from);
+            shared.map_err(|source| error::io("share", &self.path, source))
+        };
+        let pipe = self.pipe.as_deref().map(share).transpose()?;
+        Ok(SharedLiveness { lock: share(&self.locked)?, pipe })
     }
+}
+
+/// The same locked file under a higher number than that of the pipe.
+///
+/// Linux closes the descriptors of a dying process from the highest down. Whoever the end of the pipe wakes must find
+/// the lock free: with the lower number, two of five waiters were too early and went back to sleep (measured).
+fn above(file: &File, pipe: &File) -> io::Result<File> {
+    Ok(rustix::io::fcntl_dupfd_cloexec(file, pipe.as_raw_fd() + 1)?.into())
 }
 
 impl Drop for Presence {
@@ -181,8 +212,13 @@ mod tests {
         let (id, shared) = (presence.id, presence.share().unwrap());
         drop(presence);
         assert!(!is_dead(&directory, &id));
-        drop(shared);
+        drop(shared.lock);
         assert!(is_dead(&directory, &id));
+        if cfg!(target_os = "linux") {
+            assert!(wake::listens(&directory, &id), "who waits for it is not told yet");
+            drop(shared.pipe.unwrap());
+            assert!(!wake::listens(&directory, &id));
+        }
     }
 
     #[test]

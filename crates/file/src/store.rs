@@ -124,15 +124,15 @@ impl FileStore {
         self.directory.root()
     }
 
-    /// A second descriptor of what shows others that this process lives.
+    /// Second descriptors of what shows others that this process lives.
     ///
-    /// Locks that are bound to this process stay bound until every copy of it is closed. Hand one to a process that
-    /// must outlive this one, and locks pass on only when both have ended: `holdtight run` gives it to the guardian,
-    /// which first stops the command. It is closed on exec, so it must be passed on deliberately.
+    /// Locks that are bound to this process stay bound until every copy is closed. Hand them to a process that must
+    /// outlive this one, and locks pass on only when both have ended, and then at once: `holdtight run` gives them to
+    /// the guardian, which first stops the command.
     ///
     /// # Errors
     /// What the file system answers.
-    pub fn share_liveness(&self) -> Result<std::os::fd::OwnedFd, LockError> {
+    pub fn share_liveness(&self) -> Result<liveness::SharedLiveness, LockError> {
         self.presence()?.share()
     }
 

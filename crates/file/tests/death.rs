@@ -7,7 +7,7 @@ mod support;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use holdtight_core::{DistributedLock, ErrorKind, Liveness};
+use holdtight_core::{DistributedLock, ErrorKind, Liveness, RetryPolicy};
 use rustix::process::Signal;
 use support::{PATIENCE, Worker, block_on, hear, lock, role, say};
 
@@ -33,6 +33,33 @@ fn a_waiter_replaces_a_killed_holder_long_before_its_lease_ends() {
         assert!(killed.elapsed() < MINUTE / 4, "took {:?}", killed.elapsed());
         handle.release().await.unwrap();
     });
+}
+
+#[test]
+fn the_death_of_a_holder_is_heard_and_not_asked_for() {
+    let place = tempfile::tempdir().unwrap();
+    for round in 0..20 {
+        let mut holder = Worker::start("hold", place.path());
+        holder.expect("held");
+        block_on(async {
+            let config = holdtight_file::Config::new(place.path());
+            let store = holdtight_file::FileStore::open(config).await.unwrap();
+            // Its timer never rings.
+            let lock = DistributedLock::builder(store).retry(RetryPolicy::fixed(60 * MINUTE));
+            let lock = lock.build().unwrap();
+            let waiter = tokio::spawn({
+                let lock = lock.clone();
+                async move { lock.acquire("k").wait(MINUTE).await }
+            });
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            assert!(!waiter.is_finished());
+            // Not waited for: the waiter may be awake before all of the holder is gone.
+            holder.signal(Signal::KILL);
+            let heard = tokio::time::timeout(MINUTE / 4, waiter).await;
+            let heard = heard.unwrap_or_else(|_| panic!("round {round}: nothing was heard"));
+            heard.unwrap().unwrap().release().await.unwrap();
+        });
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod config;
 mod document;
 mod error;
 mod list;
+mod memory;
 mod names;
 mod probe;
 mod steps;

@@ -17,7 +17,7 @@ impl FirestoreStore {
             _ => LockError::unavailable("Firestore is too busy to answer; try again"),
         })?;
         let time = answer.pointer("/0/readTime").and_then(Value::as_str).and_then(Micros::parse);
-        time.ok_or_else(|| nonsense("it has no time"))?;
+        place.memory.saw(time.ok_or_else(|| nonsense("it has no time"))?);
         let mut findings = Vec::new();
         match &place.emulator {
             Some(address) => findings.push(

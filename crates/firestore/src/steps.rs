@@ -1,5 +1,8 @@
 //! The atomic steps: each reads the document with its time, decides by the server's times, and commits one write that
 //! is valid only if the document is still the one that was read.
+//!
+//! The read is left out where the write's precondition says it all: a lock that is probably free is made only if there
+//! is none, and what this process wrote last is deleted only if nobody wrote since.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +14,7 @@ use holdtight_core::{
 use serde_json::{Value, json};
 
 use crate::config::Layout;
-use crate::document::{Found, Held, Record};
+use crate::document::{Found, GRACE, Held, Record};
 use crate::error::{Fault, nonsense};
 use crate::names::document_id;
 use crate::store::Place;
@@ -40,6 +43,13 @@ struct Seen {
     found: Option<Found>,
     /// The counter's document, if there is one.
     counter: Option<Value>,
+}
+
+/// When a commit was done.
+struct Committed {
+    time: Micros,
+    /// The same as text, for preconditions.
+    version: String,
 }
 
 /// Which lock may be deleted.
@@ -98,12 +108,30 @@ impl Step {
 
     pub(crate) async fn acquire(self, request: AcquireRequest) -> Result<Attempt, LockError> {
         let mut rounds = Rounds::new();
+        let memory = &self.place.memory;
+        let native = self.place.layout == Layout::Native;
+        let mut blindly = native && !memory.was_busy(&self.name);
         loop {
-            match self.try_acquire(&request).await {
+            let tried = match memory.now().filter(|_| blindly) {
+                Some(now) => self.make(&request, now).await,
+                None => self.try_acquire(&request).await,
+            };
+            match tried {
                 Ok(answer) => return Ok(answer),
-                Err(fault) => rounds.next(fault, &self.key).await?,
+                Err(fault) => {
+                    // There is a document: now it must be read.
+                    blindly &= !matches!(fault, Fault::Overtaken);
+                    rounds.next(fault, &self.key).await?;
+                }
             }
         }
+    }
+
+    /// Takes the lock if there is no document, without looking first.
+    async fn make(&self, request: &AcquireRequest, now: Micros) -> Result<Attempt, Fault> {
+        let nothing = Seen { now, found: None, counter: None };
+        let only_if = json!({ "exists": false });
+        Ok(Attempt::Granted(self.grant(request, &nothing, only_if).await?))
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt, Fault> {
@@ -117,6 +145,7 @@ impl Step {
             return Ok(Attempt::Granted(self.move_end(found, held, by).await?));
         }
         if !found.is_over() {
+            self.place.memory.note_busy(&self.name);
             return Ok(Attempt::Busy(Busy::held_by(self.holder(found))));
         }
         let unchanged = json!({ "updateTime": found.version });
@@ -141,7 +170,10 @@ impl Step {
         let fence = match &self.counter {
             None => {
                 let fields = record.to_fields(seen.now);
-                Fence::new(self.commit(json!([self.update(&fields, &only_if)])).await?.0)
+                let committed = self.commit(json!([self.update(&fields, &only_if)])).await?;
+                let fence = Fence::new(committed.time.0);
+                self.remember(&record, committed);
+                fence
             }
             Some(counter) => {
                 let fence = syncguard::next_fence(seen.counter.as_ref())?;
@@ -191,24 +223,34 @@ impl Step {
             return Ok(Lease::new(held.fence, left));
         }
         let unchanged = json!({ "updateTime": found.version });
-        let write = match self.place.layout {
+        match self.place.layout {
             Layout::Native => {
                 let renewals = held.record.renewals.wrapping_add(1) & (u64::MAX >> 1);
                 let record = held.record.clone();
                 let record = Record { lease, fence: Some(held.fence), renewals, ..record };
-                self.update(&record.to_fields(found.read), &unchanged)
+                let write = self.update(&record.to_fields(found.read), &unchanged);
+                let committed = self.commit(json!([write])).await?;
+                self.remember(&record, committed);
             }
             Layout::Syncguard => {
                 let mut write = self.update(&syncguard::end_fields(found.read, lease), &unchanged);
                 write["updateMask"] = json!({ "fieldPaths": ["expiresAtMs"] });
-                write
+                self.commit(json!([write])).await?;
             }
-        };
-        self.commit(json!([write])).await?;
+        }
         Ok(Lease::new(held.fence, lease))
     }
 
     pub(crate) async fn release(self, secret: Secret) -> Result<Release, LockError> {
+        if let Some(written) = self.place.memory.take(&self.name, &secret) {
+            match self.commit(json!([self.deletion(&written.version)])).await {
+                // What is over is nobody's, even if its document was ours to the end.
+                Ok(committed) if committed.time >= written.over => return Ok(Release::NotHeld),
+                Ok(_) => return Ok(Release::Released),
+                Err(Fault::Failed(error)) => return Err(error.with_key(&self.key)),
+                Err(Fault::Overtaken | Fault::Aborted) => {}
+            }
+        }
         self.delete(Whose::Owner(secret)).await
     }
 
@@ -237,8 +279,7 @@ impl Step {
         if !held {
             return Ok(Release::NotHeld);
         }
-        let unchanged = json!({ "updateTime": found.version });
-        self.commit(json!([{ "delete": self.name, "currentDocument": unchanged }])).await?;
+        self.commit(json!([self.deletion(&found.version)])).await?;
         Ok(Release::Released)
     }
 
@@ -304,6 +345,7 @@ impl Step {
         let (Some(now), Some(lock)) = (now, lock) else {
             return Err(nonsense("it is empty").into());
         };
+        self.place.memory.saw(now);
         if self.counter.is_some() && counter.is_none() {
             return Err(nonsense("the counter is left out").into());
         }
@@ -329,14 +371,26 @@ impl Step {
         json!({ "update": { "name": self.name, "fields": fields }, "currentDocument": only_if })
     }
 
-    /// Commits all writes or none; the time of the commit.
-    async fn commit(&self, writes: Value) -> Result<Micros, Fault> {
+    fn deletion(&self, version: &str) -> Value {
+        json!({ "delete": self.name, "currentDocument": { "updateTime": version } })
+    }
+
+    /// Commits all writes or none.
+    async fn commit(&self, writes: Value) -> Result<Committed, Fault> {
         let answer = self.place.client.write("commit", &json!({ "writes": writes })).await?;
         // A deletion has no update time of its own, only that of the commit.
         let time =
             answer.pointer("/writeResults/0/updateTime").or_else(|| answer.get("commitTime"));
-        let time = time.and_then(Value::as_str).and_then(Micros::parse);
-        time.ok_or_else(|| nonsense("a commit has no time").into())
+        let version = time.and_then(Value::as_str).unwrap_or_default();
+        let time = Micros::parse(version).ok_or_else(|| nonsense("a commit has no time"))?;
+        self.place.memory.saw(time);
+        Ok(Committed { time, version: version.to_owned() })
+    }
+
+    /// Saves the release a look at what was just written.
+    fn remember(&self, record: &Record, committed: Committed) {
+        let over = committed.time.after(record.lease).after(GRACE);
+        self.place.memory.wrote(&self.name, &record.secret, committed.version, over);
     }
 
     fn holder(&self, found: &Found) -> Holder {

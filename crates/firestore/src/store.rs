@@ -4,17 +4,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::{self, StreamExt as _};
 use gcp_auth::TokenProvider;
 use holdtight_core::{
     AcquireRequest, Attempt, Backend, Capabilities, ExtendRequest, Extension, Fence, Guarantees,
     Holder, Key, LockError, Release, Reply, Secret, Transfer, TransferRequest,
 };
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 
 use crate::client::Client;
 use crate::config::{FirestoreConfig, Layout};
 use crate::document::GRACE;
+use crate::memory::Memory;
 use crate::steps::Step;
 use crate::syncguard::TOLERANCE;
 
@@ -29,6 +29,7 @@ const AT_ONCE: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) client: Client,
+    pub(crate) memory: Memory,
     /// `projects/…/documents/COLLECTION`.
     pub(crate) collection: String,
     pub(crate) collection_id: String,
@@ -111,6 +112,7 @@ impl FirestoreStore {
         let collection_id = config.collection_id().to_owned();
         let place = Arc::new(Place {
             client: Client::new(&config, tokens).await?,
+            memory: Memory::default(),
             collection: format!("{}/{collection_id}", config.documents()),
             collection_id,
             counters: format!("{}/{}", config.documents(), config.fence_collection_id()),
@@ -160,26 +162,11 @@ impl Backend for FirestoreStore {
         leases: Vec<ExtendRequest>,
     ) -> Reply<Vec<Result<Extension, LockError>>> {
         Box::pin(async move {
-            let mut answers: Vec<_> = leases.iter().map(|_| None).collect();
-            let (mut running, places) = (JoinSet::new(), Arc::new(Semaphore::new(AT_ONCE)));
-            for (place, lease) in leases.into_iter().enumerate() {
-                let (step, places) = (self.step(lease.key.clone()), Arc::clone(&places));
-                running.spawn(async move {
-                    let _turn = places.acquire().await;
-                    let answer = match step {
-                        Ok(step) => step.extend(lease).await,
-                        Err(error) => Err(error),
-                    };
-                    (place, answer)
-                });
-            }
-            while let Some(answer) = running.join_next().await {
-                let (place, answer) = answer.map_err(|error| {
-                    LockError::internal("an extension broke off").with_source(error)
-                })?;
-                answers[place] = Some(answer);
-            }
-            Ok(answers.into_iter().flatten().collect())
+            let steps = leases.into_iter().map(|lease| {
+                let step = self.step(lease.key.clone());
+                async move { step?.extend(lease).await }
+            });
+            Ok(stream::iter(steps).buffered(AT_ONCE).collect().await)
         })
     }
 

@@ -11,6 +11,7 @@ use holdtight_firestore::FirestoreStore;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
+const EMULATOR: &str = "FIRESTORE_EMULATOR_HOST";
 const TTL: Duration = Duration::from_secs(30);
 
 /// Answers to the next requests of a method, first come, first served; the last one stays.
@@ -76,11 +77,19 @@ async fn serve(stream: TcpStream, script: Script, asked: Arc<Mutex<Vec<(String, 
         }
         let mut body = vec![0; length];
         stream.read_exact(&mut body).await.unwrap();
-        asked.lock().unwrap().push((path.clone(), String::from_utf8(body).unwrap()));
+        let body = String::from_utf8(body).unwrap();
+        asked.lock().unwrap().push((path.clone(), body.clone()));
         let (status, answer) = {
             let mut script = script.lock().unwrap();
+            // Where a document is to be read, none can be made.
+            let stands = |(method, answers): &(&str, Vec<(u16, String)>)| {
+                *method == "batchGet" && answers[0].1.contains("\"found\"")
+            };
+            let refuses = body.contains(r#""exists":false"#) && script.iter().any(stands);
             let answers = script.iter_mut().find(|(method, _)| path.ends_with(method));
-            match answers.map(|(_, answers)| answers) {
+            let answers = answers.map(|(_, answers)| answers);
+            match answers.filter(|_| !refuses) {
+                _ if refuses => (409, failure("ALREADY_EXISTS")),
                 Some(answers) if answers.len() > 1 => answers.remove(0),
                 Some(answers) => answers[0].clone(),
                 None => (500, String::new()),
@@ -185,7 +194,9 @@ async fn a_storm_of_aborts_is_waited_out_and_an_endless_one_is_given_up() {
 async fn every_write_carries_a_precondition() {
     let fake = Fake::start().await;
     let (store, me) = (connect(&fake).await, secret());
-    fake.say("commit", &[(200, committed("2026-01-01T00:00:01.000000Z"))]);
+    let times = ["00:01.000000Z", "00:20.000009Z", "00:21.000000Z"];
+    let times = times.map(|clock| (200, committed(&format!("2026-01-01T00:{clock}"))));
+    fake.say("commit", &times);
     attempt(&store, &me).await.unwrap();
     fake.say(
         "batchGet",
@@ -198,11 +209,10 @@ async fn every_write_carries_a_precondition() {
         panic!("three writes: {commits:?}")
     };
     assert!(grant.contains(r#""currentDocument":{"exists":false}"#), "{grant}");
-    for write in [renewal, deletion] {
-        assert!(
-            write.contains(r#""currentDocument":{"updateTime":"2026-01-01T00:00:01.000007Z"}"#),
-            "{write}"
-        );
+    // As it was read, and as it was written last.
+    for (write, version) in [(renewal, "00:01.000007Z"), (deletion, "00:20.000009Z")] {
+        let only_if = format!(r#""currentDocument":{{"updateTime":"2026-01-01T00:{version}"}}"#);
+        assert!(write.contains(&only_if), "{write}");
     }
     assert!(renewal.contains(r#""fence":{"integerValue":"1767225601000007"}"#), "{renewal}");
 }
@@ -227,7 +237,7 @@ async fn no_malformed_answer_is_ever_a_grant() {
         let error = attempt(&store, &me).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Internal, "{answer}: {error}");
     }
-    fake.say("commit", &[(200, committed("2026-01-01T00:00:01Z"))]);
+    fake.say("commit", &[(409, failure("ALREADY_EXISTS"))]);
     let other = missing("2026-01-01T00:00:00Z").replace("k:job", "k:other");
     let deep = "[".repeat(100_000);
     for answer in ["", "{}", "[]", "[{}]", "null", &other, &deep, r#"[{"readTime":"x"}]"#] {
@@ -248,6 +258,7 @@ async fn failures_say_what_is_known() {
         ("UNAVAILABLE", 503, ErrorKind::Ambiguous),
         ("INTERNAL", 500, ErrorKind::Ambiguous),
         ("DEADLINE_EXCEEDED", 504, ErrorKind::Ambiguous),
+        ("UNAUTHENTICATED", 401, ErrorKind::AuthFailed),
         ("PERMISSION_DENIED", 403, ErrorKind::AuthFailed),
         ("RESOURCE_EXHAUSTED", 429, ErrorKind::RateLimited),
     ] {
@@ -256,6 +267,91 @@ async fn failures_say_what_is_known() {
         assert_eq!(error.kind(), kind, "{status}: {error}");
         assert!(!error.to_string().contains("hunter2"), "{error}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_free_lock_is_taken_and_given_back_with_one_request_each() {
+    let fake = Fake::start().await;
+    let (store, me) = (connect(&fake).await, secret());
+    fake.say("commit", &[(200, committed("2026-01-01T00:00:01Z"))]);
+    let before = fake.asked.lock().unwrap().len();
+    assert!(matches!(attempt(&store, &me).await.unwrap(), Attempt::Granted(_)));
+    let released = Arc::clone(&store).release(key(), me.clone()).await.unwrap();
+    assert_eq!(released, Release::Released);
+    assert_eq!(fake.asked.lock().unwrap().len() - before, 2);
+    // What is busy is only looked at.
+    fake.say("batchGet", &[(200, found(&me, "2026-01-01T00:00:01Z", "2026-01-01T00:00:02Z"))]);
+    for attempts in 0..3 {
+        let before = fake.asked.lock().unwrap().len();
+        assert!(matches!(attempt(&store, &secret()).await.unwrap(), Attempt::Busy(_)));
+        let asked = fake.asked.lock().unwrap().len() - before;
+        assert_eq!(asked, if attempts == 0 { 2 } else { 1 });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_was_over_when_its_document_went_was_not_released() {
+    let fake = Fake::start().await;
+    let (store, me) = (connect(&fake).await, secret());
+    for (deleted, answer) in [("00:31.0", Release::Released), ("00:31.2", Release::NotHeld)] {
+        let times =
+            [committed("2026-01-01T00:00:01Z"), committed(&format!("2026-01-01T00:{deleted}Z"))];
+        fake.say("commit", &times.map(|time| (200, time)));
+        attempt(&store, &me).await.unwrap();
+        assert_eq!(
+            Arc::clone(&store).release(key(), me.clone()).await.unwrap(),
+            answer,
+            "{deleted}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_somebody_else_changed_is_looked_at_before_it_is_given_back() {
+    let fake = Fake::start().await;
+    let (store, me, other) = (connect(&fake).await, secret(), secret());
+    let refused = || (400, failure("FAILED_PRECONDITION"));
+    let done = |clock: &str| (200, committed(&format!("2026-01-01T00:00:{clock}Z")));
+    fake.say("commit", &[done("01"), refused(), done("09")]);
+    attempt(&store, &me).await.unwrap();
+    // Extended by another process that has the token.
+    fake.say("batchGet", &[(200, found(&me, "2026-01-01T00:00:05Z", "2026-01-01T00:00:06Z"))]);
+    assert_eq!(Arc::clone(&store).release(key(), me.clone()).await.unwrap(), Release::Released);
+    // Taken by somebody else.
+    fake.say("batchGet", &[(200, missing("2026-01-01T00:00:00Z"))]);
+    fake.say("commit", &[done("11"), refused()]);
+    attempt(&store, &me).await.unwrap();
+    fake.say("batchGet", &[(200, found(&other, "2026-01-01T00:00:12Z", "2026-01-01T00:00:13Z"))]);
+    assert_eq!(Arc::clone(&store).release(key(), me.clone()).await.unwrap(), Release::NotHeld);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_variable_of_googles_tools_leads_to_an_emulator_and_is_warned_of() {
+    let fake = Fake::start().await;
+    let address = fake.url.rsplit('=').next().unwrap();
+    // Another process, because a variable is everybody's.
+    let output = tokio::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "connects_by_the_variable", "--nocapture"])
+        .env(EMULATOR, address)
+        .output()
+        .await
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    for part in ["WARN", "FIRESTORE_EMULATOR_HOST is set", address, "found Unsafe"] {
+        assert!(said.contains(part), "{part} is missing in: {said}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "started by the test before"]
+async fn connects_by_the_variable() {
+    if std::env::var_os(EMULATOR).is_none() {
+        return;
+    }
+    tracing_subscriber::fmt().with_ansi(false).init();
+    let store = FirestoreStore::connect("firestore://fake").await.unwrap();
+    println!("found {:?}", Arc::new(store).probe().await.unwrap().level());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

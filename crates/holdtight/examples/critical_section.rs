@@ -24,7 +24,8 @@ async fn main() -> Result<(), LockError> {
                 lock.acquire("account:7")
                     .wait_forever()
                     .run(async |held| {
-                        let before = balance.read();
+                        // Read under the fence: from here on, an earlier holder that wakes up late is refused.
+                        let before = balance.read_as(held.fence())?;
                         tokio::task::yield_now().await; // where an unprotected update would get lost
                         balance.write(held.fence(), |balance| *balance = before + 1)
                     })

@@ -30,7 +30,8 @@ async fn main() -> Result<(), LockError> {
     assert!(started.elapsed() > LEASE);
     println!("{rows} rows under one lock, for longer than its lease");
 
-    // Extended by hand, a lease at a time, with room for a batch that is slow.
+    // Extended by hand, a lease at a time, with room for a batch that is slow. Nobody stops this work for us: a batch that
+    // takes longer than the lease goes on to its end, so what it writes to should check `handle.fence()`.
     let handle =
         lock.acquire("export:users").ttl(Duration::from_secs(20)).auto_renew(false).await?;
     let mut rows = 0;

@@ -15,12 +15,14 @@ async fn main() -> Result<(), LockError> {
 
 /// Whether this one did it.
 async fn clean_up(lock: &DistributedLock, machine: &str) -> Result<bool, LockError> {
-    let Some(handle) = lock.try_acquire("clean-up").reason(machine).await? else {
+    // Renewed while it runs, stopped if the lock is lost: a machine that goes on then would be the second one.
+    let cleaned = lock.try_acquire("clean-up").reason(machine).run(async |_held| {
+        println!("{machine}: cleaning up");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    });
+    let ran = cleaned.await?.is_some();
+    if !ran {
         println!("{machine}: somebody else cleans up; skipped");
-        return Ok(false);
-    };
-    println!("{machine}: cleaning up");
-    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    handle.release().await?;
-    Ok(true)
+    }
+    Ok(ran)
 }

@@ -50,6 +50,8 @@ mod url;
 // All of the engine. Ours shadow its `Builder` and `DistributedLock`.
 #[doc(inline)]
 pub use holdtight_core::*;
+#[cfg(all(unix, feature = "file"))]
+pub use holdtight_file::FencedFile;
 pub use lock::{Builder, ByUrl, DistributedLock, IntoStore, Ready};
 pub use stores::{migrate, open};
 pub use url::StoreUrl;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use holdtight::blocking::{DistributedLock, Held, LockHandle};
+use holdtight::blocking::{DistributedLock, Held, LockHandle, LockSet};
 use holdtight::{ErrorKind, MemoryStore};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -19,6 +19,8 @@ fn tour(lock: &DistributedLock) {
     let handle = lock.acquire("a").ttl(30 * SECOND).wait(SECOND).reason("tour").get().unwrap();
     assert!(handle.is_held() && handle.remaining() > SECOND);
     assert!(lock.try_acquire("a").get().unwrap().is_none());
+    assert_eq!(lock.try_acquire("a").run(|_| panic!("busy")).unwrap(), None::<()>);
+    assert_eq!(lock.try_acquire("b").run(Held::is_held).unwrap(), Some(true));
     let busy = lock.wait_for_lock("a", Duration::from_millis(20)).unwrap_err();
     assert_eq!(busy.kind(), ErrorKind::Timeout);
     assert!(lock.is_locked("a").unwrap() && !lock.is_locked("b").unwrap());
@@ -52,6 +54,97 @@ fn tour(lock: &DistributedLock) {
     lock.probe().unwrap();
     drop(lock.acquire("a").get().unwrap());
     assert!(!lock.is_locked("a").unwrap(), "dropping gives back");
+    several_keys(lock);
+    once_per(lock);
+    election(lock);
+}
+
+fn several_keys(lock: &DistributedLock) {
+    let set = lock.acquire_all(["b", "a", "b"]).ttl(30 * SECOND).wait(SECOND).get().unwrap();
+    let keys: Vec<String> = set.fences().iter().map(|(key, _)| key.to_string()).collect();
+    assert_eq!(keys, ["a", "b"]);
+    assert!(set.is_held() && set.remaining() > SECOND && set.held().len() == 2);
+    assert_eq!(set.lost_within(Duration::from_millis(1)).unwrap(), None);
+    let busy = lock.acquire_all(["c", "b"]).wait(Duration::ZERO).get().unwrap_err();
+    assert_eq!((busy.kind(), busy.key().unwrap().as_str()), (ErrorKind::Timeout, "b"));
+    assert!(!lock.is_locked("c").unwrap(), "all or none");
+    set.release().unwrap();
+
+    let fences = lock.acquire_all(["a", "b"]).run(LockSet::fences).unwrap();
+    assert_eq!(fences.len(), 2);
+    drop(lock.acquire_all(["a", "b"]).get().unwrap());
+    assert!(!lock.is_locked("a").unwrap() && !lock.is_locked("b").unwrap(), "dropping gives back");
+
+    // One of them is taken away: none can be trusted.
+    let set = lock.acquire_all(["a", "b"]).get().unwrap();
+    let [_, second] = set.handles() else { panic!("two handles") };
+    lock.force_release("b", second.fence()).unwrap();
+    second.extend(30 * SECOND).unwrap_err();
+    let (key, _) = set.lost_within(10 * SECOND).unwrap().unwrap();
+    assert_eq!(key.as_str(), "b");
+    assert_eq!(set.check().unwrap_err().kind(), ErrorKind::Lost);
+    assert!(!set.is_held());
+    set.release().unwrap_err();
+    assert!(!lock.is_locked("a").unwrap());
+
+    lock.acquire_all(["a", "b"]).get().unwrap().keep_for(30 * SECOND).unwrap();
+    for key in ["a", "b"] {
+        let kept = lock.lookup(key).unwrap().unwrap();
+        lock.force_release(key, kept.fence.unwrap()).unwrap();
+    }
+    for handle in lock.acquire_all(["a", "b"]).get().unwrap().into_handles() {
+        handle.release().unwrap();
+    }
+}
+
+fn once_per(lock: &DistributedLock) {
+    let hour = 3600 * SECOND;
+    assert_eq!(lock.once_per("report", hour, |held| held.check().is_ok()).unwrap(), Some(true));
+    assert_eq!(lock.once_per("report", hour, |_| panic!("once")).unwrap(), None);
+    let kept = lock.lookup("report").unwrap().unwrap();
+    lock.force_release("report", kept.fence.unwrap()).unwrap();
+    let lost = lock.once_per("report", hour, |held| {
+        lock.force_release("report", held.fence()).unwrap();
+        held.extend(SECOND).unwrap_err();
+    });
+    assert_eq!(lost.unwrap_err().kind(), ErrorKind::Lost);
+    assert!(!lock.is_locked("report").unwrap(), "what was lost does not count");
+    let never = lock.once_per("report", Duration::ZERO, |_| ()).unwrap_err();
+    assert_eq!(never.kind(), ErrorKind::InvalidConfig);
+}
+
+fn election(lock: &DistributedLock) {
+    let election = lock.election("post").ttl(30 * SECOND).reason("node 7");
+    assert!(election.leader().unwrap().is_none());
+    let leadership = election.campaign().unwrap();
+    assert!(leadership.is_leader() && leadership.held().check().is_ok());
+    assert_eq!(leadership.lost_within(Duration::from_millis(1)).unwrap(), None);
+    let seen = election.next_leader(None).unwrap();
+    assert_eq!(seen.fence, Some(leadership.fence()));
+    assert_eq!(seen.owner.reason.as_deref(), Some("node 7"));
+    let moment = Duration::from_millis(20);
+    assert!(election.campaign_within(moment).unwrap().is_none());
+    assert!(election.next_leader_within(seen.fence, moment).unwrap().is_none());
+    let first = leadership.fence();
+    leadership.step_down().unwrap();
+
+    drop(election.campaign_within(10 * SECOND).unwrap().unwrap());
+    assert!(election.leader().unwrap().is_none(), "dropping steps down");
+
+    // The first term is lost half-way; only the second counts.
+    let mut terms = 0;
+    let fence = election.lead(|held| {
+        terms += 1;
+        if terms == 1 {
+            lock.force_release("post", held.fence()).unwrap();
+            held.extend(SECOND).unwrap_err();
+            assert!(held.check().is_err());
+        }
+        held.fence()
+    });
+    assert!(fence.unwrap() > first);
+    assert_eq!(terms, 2);
+    assert!(election.leader().unwrap().is_none(), "the post is given up");
 }
 
 #[test]
@@ -145,6 +238,16 @@ fn work_that_panics_gives_the_lock_back_and_work_that_loses_it_is_told() {
     let other = lock.clone();
     let panicked = thread::spawn(move || other.with_lock("a", |_| panic!("as planned"))).join();
     assert!(panicked.is_err());
+    for work in [
+        (|lock| drop(lock.once_per("b", 30 * SECOND, |_| panic!("as planned"))))
+            as fn(DistributedLock),
+        |lock| drop(lock.acquire_all(["a", "b"]).run(|_| panic!("as planned"))),
+        |lock| drop(lock.election("b").lead(|_| panic!("as planned"))),
+    ] {
+        let other = lock.clone();
+        assert!(thread::spawn(move || work(other)).join().is_err());
+        assert!(!lock.is_locked("a").unwrap() && !lock.is_locked("b").unwrap());
+    }
     let deposed = lock.with_lock("a", |held| {
         lock.force_release("a", held.fence()).unwrap();
         // The holder learns of it when it next asks.

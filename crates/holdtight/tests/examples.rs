@@ -41,6 +41,11 @@ fn a_long_export_outlives_its_lease_and_a_stuck_one_is_stopped() {
 }
 
 #[test]
+fn transfers_that_cross_neither_deadlock_nor_lose_money() {
+    assert!(run("several_keys").ends_with("transfers, and the sum is still 400\n"));
+}
+
+#[test]
 fn one_of_two_runs_and_the_other_skips() {
     let said = run("try_or_skip");
     assert!(said.contains("cleaning up") && said.contains("skipped"), "{said}");

@@ -13,6 +13,7 @@ use holdtight::{
     Backend, Builder, DistributedLock, EventKind, LockError, LockToken, MemoryStore, Operation,
     StoreUrl,
 };
+use holdtight_testkit::{Chaos, Fault, Method};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 fn root() -> PathBuf {
@@ -177,13 +178,116 @@ async fn scenario(store: Arc<dyn Backend>, told: &Told) -> Vec<LockToken> {
     told.failed(&deposed.extend(Duration::from_secs(60)).await.unwrap_err());
     told.failed(&deposed.release().await.unwrap_err());
 
-    let leader = lock.election("post").campaign().await.unwrap();
+    let election = lock.election("post").reason("node 7");
+    told.note(&election);
+    let leader = election.campaign().await.unwrap();
     told.note(&leader);
+    told.note(&election.leader().await.unwrap());
     leader.step_down().await.unwrap();
+
+    let turn = lock.turn("period", Duration::from_secs(60)).await.unwrap().unwrap();
+    told.note(&turn);
+    turn.done().await.unwrap();
+    told.note(&lock.once_per("period", Duration::from_secs(60), async |_| ()).await.unwrap());
+
+    let token = lock.acquire("e").await.unwrap().detach().await.unwrap();
+    tokens.push(token.clone());
+    told.note(&lock.extend_token(&token, Duration::from_secs(60)).await.unwrap());
+    lock.release_token(&token).await.unwrap();
+    told.failed(&lock.extend_token(&token, Duration::from_secs(60)).await.unwrap_err());
+
+    // A panic shows what was looked at.
+    let doomed = lock.acquire("f").await.unwrap();
+    tokens.push(doomed.token());
+    let failing = async move { assert!(doomed.fence().get() == 0, "it is {doomed:?}") };
+    told.note(&tokio::spawn(failing).await.unwrap_err());
     let damaged = token.expose().replace("ht1_", "ht1_9");
     told.failed(&damaged.parse::<LockToken>().unwrap_err());
     lock.shutdown().await.unwrap();
     told.failed(&lock.acquire("a").await.unwrap_err());
+    tokens
+}
+
+/// The same for code without async, as far as it differs.
+fn blocking_scenario(told: &Told) -> Vec<LockToken> {
+    use holdtight::blocking;
+    let sink = told.clone();
+    let builder = blocking::DistributedLock::builder("memory:")
+        .on_event(move |event| {
+            sink.note(event);
+            assert!(event.kind != EventKind::Extended, "a sink that panics is logged");
+        })
+        .reveal_keys(|_| true);
+    told.note(&builder);
+    let lock = builder.connect().unwrap();
+    told.note(&lock);
+    let mut tokens = Vec::new();
+    told.note(&lock.acquire("a"));
+    told.note(&lock.try_acquire("a"));
+    told.note(&lock.acquire_all(["a", "b"]));
+    let handle = lock.acquire("a").get().unwrap();
+    tokens.push(handle.token());
+    told.note(&handle);
+    told.note(handle.held());
+    told.note(&handle.info());
+    handle.extend(Duration::from_secs(60)).unwrap();
+    told.failed(&lock.acquire("a").wait(Duration::ZERO).get().unwrap_err());
+    told.failed(&lock.acquire_all(["a", "b"]).wait(Duration::ZERO).get().unwrap_err());
+    let token = handle.detach().unwrap();
+    lock.release_token(&token).unwrap();
+    told.failed(&lock.release_token(&token).unwrap_err());
+    let set = lock.acquire_all(["a", "b"]).get().unwrap();
+    tokens.extend(set.handles().iter().map(blocking::LockHandle::token));
+    told.note(&set);
+    set.release().unwrap();
+    let election = lock.election("post");
+    told.note(&election);
+    told.note(&election.campaign().unwrap());
+    told.note(&lock.once_per("period", Duration::from_secs(60), Clone::clone).unwrap());
+    let doomed = lock.acquire("f").get().unwrap();
+    tokens.push(doomed.token());
+    let failing = move || assert!(doomed.fence().get() == 0, "it is {doomed:?}");
+    told.note(&std::thread::spawn(failing).join().unwrap_err().downcast::<String>());
+    lock.shutdown().unwrap();
+    tokens
+}
+
+/// A store that fails in every way, so that what is said of failures is heard as well.
+async fn misfortunes(told: &Told) -> Vec<LockToken> {
+    let chaos = Chaos::around(Arc::new(MemoryStore::new()));
+    let sink = told.clone();
+    let lock = Builder::shared(Arc::clone(&chaos) as Arc<dyn Backend>)
+        .step_timeout(Duration::from_millis(50))
+        .on_event(move |event| sink.note(event))
+        .build()
+        .unwrap();
+    let mut tokens = Vec::new();
+    let faults = [
+        Fault::LostReply,
+        Fault::LostRequest,
+        Fault::SlowReply(Duration::from_millis(200)),
+        Fault::Error(holdtight::ErrorKind::Internal),
+    ];
+    for fault in faults {
+        chaos.next(Method::Acquire, 1, fault);
+        match lock.try_acquire("a").await {
+            Ok(handle) => told.note(&handle),
+            Err(error) => told.failed(&error),
+        }
+        let handle = lock.acquire("b").wait(Duration::from_secs(20)).await.unwrap();
+        tokens.push(handle.token());
+        chaos.next(Method::Extend, 2, fault);
+        told.note(&handle.extend(Duration::from_secs(60)).await);
+        told.note(&lock.owns(&handle.token()).await);
+        chaos.next(Method::ReleaseNow, 1, fault);
+        chaos.next(Method::Release, 1, fault);
+        told.note(&handle.release().await);
+        chaos.next(Method::AcquireMany, 1, fault);
+        told.note(&lock.acquire_all(["c", "d"]).wait(Duration::ZERO).await);
+    }
+    told.note(&chaos.history());
+    chaos.heal();
+    told.note(&lock.shutdown().await);
     tokens
 }
 
@@ -193,7 +297,7 @@ fn recorder() -> &'static PrometheusHandle {
 }
 
 #[tokio::test]
-async fn no_log_error_debug_event_or_metric_tells_a_secret() {
+async fn no_log_error_debug_event_panic_or_metric_of_any_face_tells_a_secret() {
     let scrape = recorder();
     let told = Told::default();
     let writer = told.clone();
@@ -201,6 +305,10 @@ async fn no_log_error_debug_event_or_metric_tells_a_secret() {
         .with_max_level(tracing::Level::TRACE)
         .with_writer(move || writer.clone())
         .init();
+    let hook = told.clone();
+    std::panic::set_hook(Box::new(move |panic| {
+        hook.clone().write_all(format!("PANIC {panic}\n").as_bytes()).unwrap();
+    }));
 
     let mut tokens = scenario(Arc::new(MemoryStore::new()), &told).await;
     #[cfg(feature = "file")]
@@ -211,16 +319,31 @@ async fn no_log_error_debug_event_or_metric_tells_a_secret() {
         told.note(&store);
         tokens.extend(scenario(store, &told).await);
     }
+    tokens.extend(misfortunes(&told).await);
+    let other = told.clone();
+    tokens.extend(tokio::task::spawn_blocking(move || blocking_scenario(&other)).await.unwrap());
+    drop(std::panic::take_hook());
     told.clone().write_all(scrape.render().as_bytes()).unwrap();
 
     let text = told.text();
     // The net is fine enough to catch what there is.
-    for sign in
-        ["acquired", "released", "TRACE", "DEBUG", "WARN", "key_hash", "holdtight_lost_total"]
-    {
+    for sign in [
+        "acquired",
+        "released",
+        "TRACE",
+        "DEBUG",
+        "WARN",
+        "ERROR",
+        "PANIC",
+        "key_hash",
+        "callback panicked",
+        "a step failed",
+        "holdtight_lost_total",
+        "holdtight_store_errors_total",
+    ] {
         assert!(text.contains(sign), "nothing was told about {sign}");
     }
-    assert!(tokens.len() >= 4);
+    assert!(tokens.len() >= 20, "{} secrets were looked for", tokens.len());
     for token in tokens {
         let secret = token.secret().expose();
         assert!(secret.len() >= 16);

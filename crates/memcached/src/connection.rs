@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::config::{Address, MemcachedConfig};
 use crate::error::{Fault, refused};
 use crate::protocol::{Inbox, Refusal, Reply, Request};
+use crate::recent::Recent;
 
 /// Requests that may wait for their replies, or for being sent.
 const PIPELINE: usize = 1024;
@@ -89,6 +90,8 @@ pub(crate) struct Session {
     /// The server's time when it was asked, and when that was.
     time: (u64, Instant),
     settled_at: Instant,
+    /// What was written through it.
+    pub(crate) recent: Recent,
 }
 
 impl Session {
@@ -138,7 +141,8 @@ impl Session {
         };
         let settling = if uptime < YOUNG { SETTLING } else { Duration::ZERO };
         tracing::debug!(%server, start, uptime, "connected");
-        Ok(Self { wire, start, time: (time, asked_at), settled_at: asked_at + settling })
+        let (time, settled_at) = ((time, asked_at), asked_at + settling);
+        Ok(Self { wire, start, time, settled_at, recent: Recent::default() })
     }
 
     fn is_alive(&self) -> bool {

@@ -12,6 +12,7 @@ mod error;
 mod names;
 mod probe;
 mod protocol;
+mod recent;
 mod record;
 mod steps;
 mod store;

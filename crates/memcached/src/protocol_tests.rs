@@ -176,6 +176,7 @@ proptest! {
     #[test]
     fn arbitrary_bytes_end_in_replies_or_an_error_and_nothing_is_kept(bytes in noise(), at: prop::sample::Index) {
         let at = at.index(bytes.len() + 1);
+        let one_by_one: Vec<&[u8]> = bytes.chunks(1).collect();
         // Where a stream is cut changes nothing: neither the replies nor that there is an error.
         let (mut whole, mut parts) = (Vec::new(), Vec::new());
         let drain = |inbox: &mut Inbox, replies: &mut Vec<Reply>| loop {
@@ -193,6 +194,11 @@ proptest! {
         for part in [&bytes[..at], &bytes[at..]] {
             inbox.space().extend_from_slice(part);
             parts_ok = parts_ok && drain(&mut inbox, &mut parts);
+        }
+        // Byte by byte too, where no more than one reply is ever kept: `all` looks.
+        match all(&one_by_one) {
+            Ok(replies) => prop_assert!(whole_ok && replies == whole),
+            Err(_) => prop_assert!(!whole_ok),
         }
         prop_assert_eq!(whole, parts);
         prop_assert_eq!(whole_ok, parts_ok);

@@ -1,8 +1,8 @@
 //! The atomic steps: each reads the item with its CAS number, compares the secret, and writes only if the item is
 //! still the one that was read.
 //!
-//! One `ms` or `md` with a CAS number is the step; the reading before it only finds the number. A write that is
-//! answered `EX` was not done, so it may be tried again.
+//! One `ms` or `md` with a CAS number is the step; the reading before it only finds the number, and is left out where
+//! the number is known. A write that is answered `EX` was not done, so it may be tried again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -144,8 +144,17 @@ impl Step {
     }
 
     pub(crate) async fn release(self, secret: Secret) -> Result<Release, LockError> {
-        let answer = self.delete_if(|item| item.owned_by(&secret).is_some()).await;
+        let answer = self.try_release(&secret).await;
         answer.map_err(|error| error.with_key(&self.key))
+    }
+
+    async fn try_release(&self, secret: &Secret) -> Result<Release, LockError> {
+        if let Some(cas) = self.session.recent.take(&self.name, secret)
+            && let Some(release) = self.delete(cas).await?
+        {
+            return Ok(release);
+        }
+        self.delete_if(|item| item.owned_by(secret).is_some()).await
     }
 
     pub(crate) async fn force_release(self, fence: Fence) -> Result<Release, LockError> {
@@ -159,15 +168,21 @@ impl Step {
         for _ in 0..ROUNDS {
             let item = self.read().await?;
             let Some(item) = item.filter(&wanted) else { return Ok(Release::NotHeld) };
-            let delete = Request::Delete { name: self.name.clone(), cas: item.cas };
-            match self.session.ask(delete).await? {
-                Reply::Done(_) => return Ok(Release::Released),
-                Reply::NotFound => return Ok(Release::NotHeld),
-                Reply::Changed => {}
-                other => return Err(self.session.refused(&other)),
+            if let Some(release) = self.delete(item.cas).await? {
+                return Ok(release);
             }
         }
         Err(Self::restless())
+    }
+
+    /// Deletes the item if it still has this CAS number; `None` if it has another one.
+    async fn delete(&self, cas: u64) -> Result<Option<Release>, LockError> {
+        match self.session.ask(Request::Delete { name: self.name.clone(), cas }).await? {
+            Reply::Done(_) => Ok(Some(Release::Released)),
+            Reply::NotFound => Ok(Some(Release::NotHeld)),
+            Reply::Changed => Ok(None),
+            other => Err(self.session.refused(&other)),
+        }
     }
 
     pub(crate) async fn transfer(self, request: TransferRequest) -> Result<Transfer, LockError> {
@@ -221,7 +236,11 @@ impl Step {
     ) -> Result<Written, LockError> {
         let (name, value) = (self.name.clone(), record.to_bytes());
         match self.session.ask(Request::Set { name, value, write, seconds }).await? {
-            Reply::Done(flags) => flags.cas.map(Written::Done).ok_or_else(Self::countless),
+            Reply::Done(flags) => {
+                let cas = flags.cas.ok_or_else(Self::countless)?;
+                self.session.recent.wrote(&self.name, &record.secret, cas);
+                Ok(Written::Done(cas))
+            }
             Reply::NotStored | Reply::Changed => Ok(Written::Overtaken),
             Reply::NotFound => Ok(Written::Gone),
             other => Err(self.session.refused(&other)),

@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use holdtight_core::{
     AcquireRequest, Attempt, Backend, Capabilities, ExtendRequest, Extension, Fence, Guarantees,
     Holder, Key, Level, LockError, Release, Reply, Secret, Transfer, TransferRequest,
 };
-use tokio::task::JoinSet;
 
 use crate::config::MemcachedConfig;
 use crate::connection::Link;
@@ -114,20 +114,11 @@ impl Backend for MemcachedStore {
                 return Ok(Vec::new());
             }
             let session = self.link.session().await?;
-            let mut answers: Vec<_> = leases.iter().map(|_| None).collect();
             // Side by side, so that all first requests leave in one write, and all second ones.
-            let mut running = JoinSet::new();
-            for (place, lease) in leases.into_iter().enumerate() {
-                let step = Step::new(Arc::clone(&session), &self.config.names, lease.key.clone());
-                running.spawn(async move { (place, step.extend(lease).await) });
-            }
-            while let Some(answer) = running.join_next().await {
-                let (place, answer) = answer.map_err(|error| {
-                    LockError::internal("an extension broke off").with_source(error)
-                })?;
-                answers[place] = Some(answer);
-            }
-            Ok(answers.into_iter().flatten().collect())
+            let steps = leases.into_iter().map(|lease| {
+                Step::new(Arc::clone(&session), &self.config.names, lease.key.clone()).extend(lease)
+            });
+            Ok(join_all(steps).await)
         })
     }
 

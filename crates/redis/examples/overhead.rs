@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release -p holdtight-redis --example overhead -- redis://127.0.0.1:6379`
 //!
-//! One round of each, interleaved, medians of the rounds; only the ratios mean anything on a shared machine.
+//! One round of each, interleaved, medians of the rounds; only the ratios mean anything on a shared machine. With
+//! `library`, `raw` or `bare` and a number of pairs after the URL it does just that, for a profiler to count.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,16 +27,18 @@ fn scripts() -> (redis::Script, redis::Script) {
         };
     }
     let acquire = [
-        part!("lib/clock"),
+        part!("native/acquire_free"),
+        part!("lib/decimal"),
         part!("lib/mint"),
         part!("lib/read"),
         part!("lib/record"),
         part!("lib/lease"),
+        part!("lib/queue"),
         part!("native/acquire"),
     ];
     let release = [
+        part!("native/release_quiet"),
         part!("lib/read"),
-        part!("lib/record"),
         "local PUBLISH = 'PUBLISH'\n",
         part!("lib/wake"),
         part!("native/release"),
@@ -56,6 +59,8 @@ impl Way {
             Self::Library(store) => {
                 let (key, me) =
                     (Key::new(&format!("bench:{n}")).unwrap(), Secret::generate().unwrap());
+                // As the engine does for a call that would wait.
+                let _hint = Arc::clone(store).subscribe(key.clone()).await.unwrap();
                 let request =
                     AcquireRequest::new(key.clone(), me.clone(), TTL).intent(Intent::Queue);
                 let granted = Arc::clone(store).acquire(request).await.unwrap();
@@ -67,36 +72,19 @@ impl Way {
                 let (fence, waiters) =
                     ("holdtight:\u{1}fence", format!("holdtight:\u{1}wait:bench:{n}"));
                 let me = Secret::generate().unwrap();
-                let entry = format!("{}:{}", "c".repeat(22), me.expose());
+                let (id, claim) =
+                    (format!("{}:{n}", "c".repeat(22)), format!("ht1 {} ", me.expose()));
                 let mut acquire = redis::cmd("EVALSHA");
-                acquire
-                    .arg(scripts.0.get_hash())
-                    .arg(3)
-                    .arg(&lock)
-                    .arg(fence)
-                    .arg(&waiters)
-                    .arg(n)
-                    .arg(me.expose());
-                acquire
-                    .arg(30_000)
-                    .arg("host=bench pid=1 user=bench command=overhead")
-                    .arg(1)
-                    .arg(&entry)
-                    .arg(30_000);
-                let granted: (String, String, String, i64, i64) =
-                    acquire.query_async(connection).await.unwrap();
-                assert_eq!(granted.0, "G");
+                acquire.arg(scripts.0.get_hash()).arg(3).arg(&lock).arg(fence).arg(&waiters);
+                acquire.arg(&id).arg(&claim).arg(30_000);
+                acquire.arg("host=bench pid=1 user=bench command=overhead");
+                let granted: String = acquire.query_async(connection).await.unwrap();
+                assert!(granted.starts_with('G'));
                 let mut release = redis::cmd("EVALSHA");
-                release
-                    .arg(scripts.1.get_hash())
-                    .arg(2)
-                    .arg(&lock)
-                    .arg(&waiters)
-                    .arg(n)
-                    .arg(me.expose());
-                release.arg(&entry).arg("holdtight:\u{1}wake:");
-                let released: (String, String) = release.query_async(connection).await.unwrap();
-                assert_eq!(released.0, "R");
+                release.arg(scripts.1.get_hash()).arg(2).arg(&lock).arg(&waiters);
+                release.arg(&id).arg(&claim);
+                let released: String = release.query_async(connection).await.unwrap();
+                assert!(released.starts_with('R'));
             }
             Self::Bare(connection) => {
                 let (lock, me) = (format!("bare:{n}"), Secret::generate().unwrap());
@@ -154,8 +142,17 @@ async fn server(connection: &mut MultiplexedConnection) -> (f64, f64) {
     ((of("used_cpu_sys:") + of("used_cpu_user:")) * 1e6, of("total_commands_processed:"))
 }
 
-#[tokio::main]
-async fn main() {
+fn main() {
+    // A profiler counts the same again only without threads.
+    let mut runtime = if std::env::args().len() > 2 {
+        tokio::runtime::Builder::new_current_thread()
+    } else {
+        tokio::runtime::Builder::new_multi_thread()
+    };
+    runtime.enable_all().build().unwrap().block_on(measure());
+}
+
+async fn measure() {
     let url = std::env::args().nth(1).expect("give the URL of a Redis to measure with");
     let info = redis::Client::open(url.as_str()).unwrap();
     let settings = redis::io::tcp::TcpSettings::default().set_nodelay(true);
@@ -177,6 +174,15 @@ async fn main() {
         Way::Raw(open().await, scripts),
         Way::Bare(open().await),
     ];
+    if let Some(only) = std::env::args().nth(2) {
+        let names = ["library", "raw", "bare"];
+        let way = names.iter().position(|name| *name == only).expect("library, raw or bare");
+        let pairs: usize = std::env::args().nth(3).expect("how many pairs").parse().unwrap();
+        for n in 0..pairs {
+            ways[way].pair(n).await;
+        }
+        return;
+    }
     let (mut alone, mut crowd, mut cpu) =
         ([const { Vec::new() }; 3], [const { Vec::new() }; 3], [const { Vec::new() }; 3]);
     for round in 0..ROUNDS + 2 {

@@ -20,7 +20,7 @@ use crate::wake::Ears;
 const REDIRECTIONS: usize = 5;
 
 /// No cluster says more about its nodes.
-const NODES_BYTES: usize = 4 << 20;
+const NODES_BYTES: usize = 1 << 20;
 
 /// All nodes of a cluster.
 pub(crate) struct Cluster {

@@ -6,10 +6,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use holdtight_core::LockError;
+use holdtight_core::{LockError, UrlParts};
 
 use crate::slots::hash_tag;
-use crate::url::Parts;
 
 /// How locks are written: whom they are shared with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,7 +100,7 @@ impl RedisConfig {
     /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig), saying which part is wrong, never repeating
     /// the user or the password.
     pub fn from_url(url: &str) -> Result<Self, LockError> {
-        let parts = Parts::parse(url)?;
+        let parts = UrlParts::parse(url, "redis://127.0.0.1:6379")?;
         let scheme = parts.scheme.replacen("valkey", "redis", 1);
         let mut database = None;
         let mut config = match scheme.as_str() {

@@ -1,7 +1,7 @@
 //! One connection to one server that repairs itself: opened when needed, shared by all, replaced when it breaks.
 //!
-//! It knows the client library's habits: no `TCP_NODELAY` unless asked, no reconnect after timeouts, no word about
-//! what happened to a request whose answer is lost. It never repeats a request; what an error means for a step
+//! It knows the client library's habits: no reconnect after timeouts, no word about what happened to a request whose
+//! answer is lost, no limit on an answer. It never repeats a request; what an error means for a step
 //! is `error.rs`'s affair.
 
 use std::collections::BTreeSet;
@@ -12,11 +12,11 @@ use std::time::Duration;
 use holdtight_core::LockError;
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Cmd, ConnectionAddr, IntoConnectionInfo, Pipeline, PushInfo, PushKind,
-    RedisError, Value,
+    AsyncConnectionConfig, Cmd, ConnectionAddr, Pipeline, PushInfo, PushKind, RedisError, Value,
 };
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::bounded::Bounded;
 use crate::config::{Credentials, RedisConfig};
 use crate::error::{Stage, Verdict, code, explain, verdict};
 use crate::wake::Ears;
@@ -86,6 +86,7 @@ struct Trouble {
 /// An open connection.
 struct Wire {
     connection: MultiplexedConnection,
+    _driver: Driver,
     broken: Arc<AtomicBool>,
     silent: AtomicU32,
     /// Whether the server let us subscribe.
@@ -230,7 +231,6 @@ impl Link {
                 crate::sentinel::primary(sentinels, service, &self.config).await?
             }
         };
-        let client = client(address, &self.config.credentials, self.config.database, &self.config)?;
         let broken = Arc::new(AtomicBool::new(false));
         let (ears, dead) = (Arc::downgrade(&self.ears), Arc::downgrade(&broken));
         let hear = move |push: PushInfo| {
@@ -242,13 +242,13 @@ impl Link {
             ears.upgrade().map(|ears| ears.hear(&push)).ok_or(())
         };
         let settings = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.config.connect_timeout))
             .set_response_timeout(Some(self.config.timeout))
             .set_pipeline_buffer_size(BUFFER)
             .set_push_sender(hear);
         let opening = async {
-            let mut connection =
-                client.get_multiplexed_async_connection_with_config(&settings).await?;
+            let config = &self.config;
+            let (mut connection, driver) =
+                connect(&address, &config.credentials, config.database, config, settings).await?;
             if let Target::Primary { .. } = self.target {
                 crate::sentinel::check_role(&mut connection).await?;
             }
@@ -270,9 +270,11 @@ impl Link {
                     self.shards().remove(&channel);
                 }
             }
-            Ok::<_, RedisError>((connection, listening))
+            Ok::<_, RedisError>((connection, driver, listening))
         };
-        let (connection, listening) = match timeout(self.config.connect_timeout, opening).await {
+        let (connection, driver, listening) = match timeout(self.config.connect_timeout, opening)
+            .await
+        {
             Ok(opened) => opened.map_err(|error| explain(&error, Stage::Connecting))?,
             Err(_) => {
                 return Err(LockError::unavailable(
@@ -280,7 +282,7 @@ impl Link {
                 ));
             }
         };
-        Ok(Wire { connection, broken, silent: AtomicU32::new(0), listening })
+        Ok(Wire { connection, _driver: driver, broken, silent: AtomicU32::new(0), listening })
     }
 }
 
@@ -296,46 +298,39 @@ fn pause(failures: u32) -> Duration {
     longest.mul_f64(fastrand::f64())
 }
 
-/// A client of the library for one address.
-pub(crate) fn client(
-    address: ConnectionAddr,
+/// A connection of the library, over a stream of ours that bounds what it reads.
+///
+/// It lives until the second half is dropped: the library alone would keep it while answers are due.
+pub(crate) async fn connect(
+    address: &ConnectionAddr,
     credentials: &Credentials,
     database: i64,
     config: &RedisConfig,
-) -> Result<redis::Client, LockError> {
-    let address = match address {
-        ConnectionAddr::Tcp(host, port) if config.tls => {
-            ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
-        }
-        other => other,
-    };
-    let fail = |error: RedisError| explain(&error, Stage::Connecting);
-    let mut settings = redis::RedisConnectionInfo::default()
+    settings: AsyncConnectionConfig,
+) -> Result<(MultiplexedConnection, Driver), RedisError> {
+    let mut login = redis::RedisConnectionInfo::default()
         .set_protocol(redis::ProtocolVersion::RESP3)
         .set_db(database)
         .set_skip_set_lib_name();
     if let Some(user) = &credentials.user {
-        settings = settings.set_username(user);
+        login = login.set_username(user);
     }
     if let Some(password) = &credentials.password {
-        settings = settings.set_password(password);
+        login = login.set_password(password);
     }
-    let keepalive = redis::io::tcp::socket2::TcpKeepalive::new()
-        .with_time(Duration::from_secs(5))
-        .with_interval(Duration::from_secs(2));
-    let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
-    #[cfg(target_os = "linux")]
-    let tcp = tcp.set_user_timeout(config.timeout * 2 + Duration::from_secs(1));
-    let info = address
-        .into_connection_info()
-        .map_err(fail)?
-        .set_redis_settings(settings)
-        .set_tcp_settings(tcp);
-    #[cfg(feature = "tls")]
-    if config.tls {
-        return crate::tls::client(info, config);
+    let stream = Bounded::new(crate::stream::open(address, config).await?);
+    let (connection, driver) =
+        MultiplexedConnection::new_with_config(&login, stream, settings).await?;
+    Ok((connection, Driver(tokio::spawn(driver).abort_handle())))
+}
+
+/// The task that reads and writes; it ends with this.
+pub(crate) struct Driver(tokio::task::AbortHandle);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
     }
-    redis::Client::open(info).map_err(fail)
 }
 
 impl std::fmt::Debug for Link {

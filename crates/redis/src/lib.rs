@@ -6,11 +6,13 @@
 //!
 //! Features: `tls` (on by default) for `rediss://` URLs.
 
+mod bounded;
 mod cluster;
 mod config;
 mod connection;
 mod error;
 mod fabric;
+mod fencing;
 mod names;
 mod probe;
 mod reply;
@@ -19,10 +21,10 @@ mod sentinel;
 mod slots;
 mod steps;
 mod store;
+mod stream;
 mod syncguard;
 #[cfg(feature = "tls")]
 mod tls;
-mod url;
 mod wake;
 
 pub use config::{Layout, RedisConfig};

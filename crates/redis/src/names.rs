@@ -3,6 +3,8 @@
 //! A lock is exactly `prefix + key` (in the syncguard layout as that library derives it). Side keys have a control
 //! byte after the prefix, which neither a prefix nor a key can have, so no user's key ever meets one.
 
+use std::sync::Arc;
+
 use holdtight_core::{Key, KeyForm, LockError, Secret};
 
 use crate::config::Layout;
@@ -13,10 +15,9 @@ use crate::syncguard;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) lock: String,
-    pub(crate) fence: String,
+    pub(crate) fence: Arc<str>,
+    /// The script that wakes makes channels from it, see `scripts/lib/wake.lua`.
     pub(crate) waiters: String,
-    /// The beginning of a waiter's channel; the waiter's name follows.
-    pub(crate) channel: String,
 }
 
 /// Makes names.
@@ -26,6 +27,9 @@ pub(crate) struct Names {
     layout: Layout,
     /// On a cluster without a hash tag in the prefix, side keys carry one that leads them to their lock's slot.
     tagged: bool,
+    cluster: bool,
+    /// The counter that all locks share, where they do.
+    fence: Arc<str>,
 }
 
 impl Names {
@@ -35,16 +39,26 @@ impl Names {
             Layout::Native | Layout::Token => prefix,
         };
         let tagged = cluster && hash_tag(prefix).is_none();
-        Self { prefix: prefix.to_owned(), layout, tagged }
+        let fence = format!("{prefix}\u{1}fence").into();
+        Self { prefix: prefix.to_owned(), layout, tagged, cluster, fence }
+    }
+
+    /// Whether all locks are on one server: one step can then take several.
+    pub(crate) fn together(&self) -> bool {
+        !self.cluster || hash_tag(&self.prefix).is_some()
     }
 
     /// The lock called `key` and what belongs to it.
     pub(crate) fn place(&self, key: &Key) -> Result<Place, LockError> {
-        let lock = match self.layout {
-            Layout::Native | Layout::Token => format!("{}{key}", self.prefix),
-            Layout::Syncguard => syncguard::lock(&self.prefix, key)?,
-        };
-        self.around(lock, key.as_str())
+        self.around(self.lock(key)?, key.as_str())
+    }
+
+    /// The name of the lock called `key`.
+    pub(crate) fn lock(&self, key: &Key) -> Result<String, LockError> {
+        match self.layout {
+            Layout::Native | Layout::Token => Ok([&self.prefix, key.as_str()].concat()),
+            Layout::Syncguard => syncguard::lock(&self.prefix, key),
+        }
     }
 
     /// A lock that no user can name, for the store called `client` to try its rights on.
@@ -54,29 +68,41 @@ impl Names {
         Ok(match self.layout {
             Layout::Native | Layout::Token => place,
             // There a counter belongs to one lock and stays for ever; all stores share this one.
-            Layout::Syncguard => Place { fence: self.side("rehearsal", &place.lock, ""), ..place },
+            Layout::Syncguard => {
+                Place { fence: self.side("rehearsal", &place.lock, &[]).into(), ..place }
+            }
         })
     }
 
     fn around(&self, lock: String, key: &str) -> Result<Place, LockError> {
         Ok(Place {
             fence: match self.layout {
-                Layout::Native | Layout::Token => self.side("fence", &lock, ""),
-                Layout::Syncguard => syncguard::fence(&self.prefix, &lock)?,
+                Layout::Native | Layout::Token if self.tagged => {
+                    self.side("fence", &lock, &[]).into()
+                }
+                Layout::Native | Layout::Token => Arc::clone(&self.fence),
+                Layout::Syncguard => syncguard::fence(&self.prefix, &lock)?.into(),
             },
-            waiters: self.side("wait", &lock, &format!(":{key}")),
-            channel: self.side("wake", &lock, ":"),
+            waiters: self.side("wait", &lock, &[":", key]),
             lock,
         })
     }
 
-    fn side(&self, kind: &str, lock: &str, rest: &str) -> String {
-        let prefix = &self.prefix;
-        if self.tagged {
-            format!("{prefix}\u{1}{kind}{{{}}}{rest}", tag(slot(lock)))
-        } else {
-            format!("{prefix}\u{1}{kind}{rest}")
+    fn side(&self, kind: &str, lock: &str, rest: &[&str]) -> String {
+        let length = rest.iter().map(|part| part.len()).sum::<usize>();
+        let mut name = String::with_capacity(self.prefix.len() + kind.len() + length + 16);
+        for part in [&self.prefix, "\u{1}", kind] {
+            name.push_str(part);
         }
+        if self.tagged {
+            name.push('{');
+            name.push_str(&tag(slot(lock)).to_string());
+            name.push('}');
+        }
+        for part in rest {
+            name.push_str(part);
+        }
+        name
     }
 
     /// The key beside the lock that belongs to this grant, in layouts that have one.
@@ -94,12 +120,29 @@ impl Names {
 
     /// Where fence and owner of a lock stand in the token layout.
     pub(crate) fn record(&self, lock: &str) -> String {
-        self.side("record", lock, &format!(":{}", lock.strip_prefix(&self.prefix).unwrap_or(lock)))
+        self.side("record", lock, &[":", lock.strip_prefix(&self.prefix).unwrap_or(lock)])
+    }
+
+    /// Where the largest fence stands that has written the user's own value `name`.
+    pub(crate) fn fenced(&self, name: &str) -> Result<String, LockError> {
+        let beside = self.side("fenced", name, &[":", name]);
+        // A hash tag in the prefix leads to its own slot, wherever the value is.
+        if self.cluster && slot(&beside) != slot(name) {
+            return Err(LockError::invalid_key(
+                "the value's name must carry the same hash tag as the prefix of the store",
+            ));
+        }
+        Ok(beside)
     }
 
     /// The channel on which the store called `client` listens to everything, on a single server.
     pub(crate) fn channel(&self, client: &str) -> String {
         format!("{}\u{1}wake:{client}", self.prefix)
+    }
+
+    /// The channel on which that store listens to what becomes of `lock`, on a cluster.
+    pub(crate) fn shard_channel(&self, lock: &str, client: &str) -> String {
+        self.side("wake", lock, &[":", client])
     }
 
     /// A glob that finds the names of all locks whose key begins with `beginning`, and [`Names::key`] reads them.
@@ -170,8 +213,8 @@ mod tests {
                 let (Ok(one), Ok(two)) = (names.place(&key_a), names.place(&key_b)) else { continue };
                 prop_assert_eq!(one.lock == two.lock, key_a == key_b);
                 prop_assert_eq!(one.waiters == two.waiters, key_a == key_b);
-                for side in [&two.fence, &two.waiters, &names.record(&two.lock)] {
-                    prop_assert!(one.lock != *side || layout == Layout::Syncguard && side == &two.fence && key_a.as_str().starts_with("fence:"));
+                for side in [&*two.fence, &two.waiters, &names.record(&two.lock)] {
+                    prop_assert!(one.lock != side || layout == Layout::Syncguard && side == &*two.fence && key_a.as_str().starts_with("fence:"));
                 }
             }
         }
@@ -206,8 +249,8 @@ mod tests {
                 for key in [Key::new(&key).unwrap(), Key::new(&braces).unwrap()] {
                     let Ok(place) = names.place(&key) else { continue };
                     let beside = names.beside(&place, &Secret::generate().unwrap()).unwrap();
-                    let channel = format!("{}client", place.channel);
-                    for name in [&place.fence, &place.waiters, &channel].into_iter().chain(&beside) {
+                    let channel = names.shard_channel(&place.lock, "client");
+                    for name in [&*place.fence, &place.waiters, &channel].into_iter().chain(beside.as_deref()) {
                         prop_assert_eq!(slot(name), slot(&place.lock), "{:?} and {:?}", name, &place.lock);
                     }
                     if layout == Layout::Token && prefix.is_empty() {

@@ -2,7 +2,8 @@
 //!
 //! What each does, its KEYS, ARGV and answer stand at the top of its file under `scripts/`. The shared functions
 //! it uses, from `scripts/lib/`, are put in front of it, because Lua in Redis has no `require`; only those that it
-//! uses, because every call pays for them.
+//! uses, because every call pays for them. For the same reason the way of nearly every call of the native layout
+//! stands before them, in a file of its own.
 
 use std::sync::LazyLock;
 
@@ -25,7 +26,7 @@ pub(crate) struct ScriptSet {
     pub(crate) transfer: Script,
     pub(crate) lookup: Script,
     pub(crate) force_release: Script,
-    /// Only where all keys of several locks can be named in advance.
+    /// Not in syncguard, whose locks have each a counter of their own.
     pub(crate) acquire_many: Option<Script>,
 }
 
@@ -37,7 +38,11 @@ pub(crate) enum Announce {
 }
 
 const CLOCK: &str = include_str!("scripts/lib/clock.lua");
-const MINT: &str = include_str!("scripts/lib/mint.lua");
+const DECIMAL: &str = include_str!("scripts/lib/decimal.lua");
+const MINT_AFTER: &str = include_str!("scripts/lib/mint.lua");
+const MINT: &str =
+    concat!(include_str!("scripts/lib/mint.lua"), include_str!("scripts/lib/mint_now.lua"));
+const QUEUE: &str = include_str!("scripts/lib/queue.lua");
 const READ: &str = include_str!("scripts/lib/read.lua");
 const RECORD: &str = include_str!("scripts/lib/record.lua");
 const BESIDE: &str = include_str!("scripts/lib/beside.lua");
@@ -60,6 +65,11 @@ fn script(name: &'static str, announce: Announce, parts: &[&str]) -> Script {
     Script { name, source, sha }
 }
 
+/// The one script that is not a step of a lock: it belongs to no layout.
+pub(crate) static FENCED_SET: LazyLock<Script> = LazyLock::new(|| {
+    script("fenced_set", Announce::Server, &[include_str!("scripts/fenced_set.lua")])
+});
+
 macro_rules! body {
     ($layout:literal, $name:literal) => {
         include_str!(concat!("scripts/", $layout, "/", $name, ".lua"))
@@ -69,18 +79,36 @@ macro_rules! body {
 fn native(announce: Announce) -> ScriptSet {
     let make = |name, parts: &[&str]| script(name, announce, parts);
     ScriptSet {
-        acquire: make("acquire", &[CLOCK, MINT, READ, RECORD, LEASE, body!("native", "acquire")]),
-        release: make("release", &[READ, RECORD, WAKE, body!("native", "release")]),
-        extend: make("extend", &[CLOCK, READ, RECORD, LEASE, body!("native", "extend")]),
-        transfer: make("transfer", &[CLOCK, MINT, READ, RECORD, body!("native", "transfer")]),
-        lookup: make("lookup", &[CLOCK, READ, RECORD, body!("native", "lookup")]),
+        acquire: make(
+            "acquire",
+            &[
+                body!("native", "acquire_free"),
+                DECIMAL,
+                MINT_AFTER,
+                READ,
+                RECORD,
+                LEASE,
+                QUEUE,
+                body!("native", "acquire"),
+            ],
+        ),
+        release: make(
+            "release",
+            &[body!("native", "release_quiet"), READ, WAKE, body!("native", "release")],
+        ),
+        extend: make("extend", &[DECIMAL, READ, RECORD, LEASE, body!("native", "extend")]),
+        transfer: make(
+            "transfer",
+            &[CLOCK, DECIMAL, MINT, READ, RECORD, body!("native", "transfer")],
+        ),
+        lookup: make("lookup", &[CLOCK, DECIMAL, READ, RECORD, body!("native", "lookup")]),
         force_release: make(
             "force_release",
             &[READ, RECORD, WAKE, body!("native", "force_release")],
         ),
         acquire_many: Some(make(
             "acquire_many",
-            &[CLOCK, MINT, READ, RECORD, LEASE, body!("native", "acquire_many")],
+            &[CLOCK, DECIMAL, MINT, READ, RECORD, LEASE, body!("native", "acquire_many")],
         )),
     }
 }
@@ -90,31 +118,41 @@ fn token(announce: Announce) -> ScriptSet {
     ScriptSet {
         acquire: make(
             "acquire",
-            &[CLOCK, MINT, READ, RECORD, LEASE, BESIDE, body!("token", "acquire")],
+            &[CLOCK, DECIMAL, MINT, READ, RECORD, LEASE, BESIDE, QUEUE, body!("token", "acquire")],
         ),
         release: make("release", &[READ, WAKE, body!("token", "release")]),
         extend: make(
             "extend",
-            &[CLOCK, MINT, READ, RECORD, LEASE, BESIDE, body!("token", "extend")],
+            &[CLOCK, DECIMAL, MINT, READ, RECORD, LEASE, BESIDE, body!("token", "extend")],
         ),
-        transfer: make("transfer", &[CLOCK, MINT, READ, BESIDE, body!("token", "transfer")]),
-        lookup: make("lookup", &[CLOCK, READ, RECORD, body!("token", "lookup")]),
+        transfer: make(
+            "transfer",
+            &[CLOCK, DECIMAL, MINT, READ, BESIDE, body!("token", "transfer")],
+        ),
+        lookup: make("lookup", &[CLOCK, DECIMAL, READ, RECORD, body!("token", "lookup")]),
         force_release: make(
             "force_release",
             &[READ, RECORD, WAKE, body!("token", "force_release")],
         ),
-        acquire_many: None,
+        acquire_many: Some(make(
+            "acquire_many",
+            &[CLOCK, DECIMAL, MINT, READ, RECORD, LEASE, BESIDE, body!("token", "acquire_many")],
+        )),
     }
 }
 
 fn syncguard(announce: Announce) -> ScriptSet {
     let make = |name, parts: &[&str]| script(name, announce, parts);
+    let full = [CLOCK, DECIMAL, READ, SYNCGUARD];
     ScriptSet {
-        acquire: make("acquire", &[CLOCK, READ, SYNCGUARD, body!("syncguard", "acquire")]),
+        acquire: make(
+            "acquire",
+            &[CLOCK, DECIMAL, READ, SYNCGUARD, QUEUE, body!("syncguard", "acquire")],
+        ),
         release: make("release", &[CLOCK, READ, SYNCGUARD, WAKE, body!("syncguard", "release")]),
-        extend: make("extend", &[CLOCK, READ, SYNCGUARD, body!("syncguard", "extend")]),
+        extend: make("extend", &[&full[..], &[body!("syncguard", "extend")]].concat()),
         transfer: make("transfer", &[CLOCK, READ, SYNCGUARD, body!("syncguard", "transfer")]),
-        lookup: make("lookup", &[CLOCK, READ, SYNCGUARD, body!("syncguard", "lookup")]),
+        lookup: make("lookup", &[&full[..], &[body!("syncguard", "lookup")]].concat()),
         force_release: make(
             "force_release",
             &[READ, SYNCGUARD, WAKE, body!("syncguard", "force_release")],

@@ -11,7 +11,7 @@ use redis::{AsyncConnectionConfig, ConnectionAddr, RedisError};
 use tokio::time::timeout;
 
 use crate::config::RedisConfig;
-use crate::connection::client;
+use crate::connection::connect;
 use crate::error::{Stage, explain};
 
 /// The address of the primary of `service`, from the first sentinel that knows it.
@@ -44,12 +44,9 @@ async fn ask(
     config: &RedisConfig,
 ) -> Result<Option<(String, u16)>, LockError> {
     let fail = |error: RedisError| explain(&error, Stage::Connecting);
-    let client = client(sentinel.clone(), &config.sentinel_credentials, 0, config)?;
-    let settings = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(config.connect_timeout))
-        .set_response_timeout(Some(config.timeout));
-    let mut connection =
-        client.get_multiplexed_async_connection_with_config(&settings).await.map_err(fail)?;
+    let settings = AsyncConnectionConfig::new().set_response_timeout(Some(config.timeout));
+    let (mut connection, _driver) =
+        connect(sentinel, &config.sentinel_credentials, 0, config, settings).await.map_err(fail)?;
     redis::cmd("SENTINEL")
         .arg("get-master-addr-by-name")
         .arg(service)

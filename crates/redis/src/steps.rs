@@ -9,6 +9,8 @@ use holdtight_core::{
     Lease, LockError, ManyAttempt, Release, Secret, Transfer, TransferRequest,
 };
 
+use redis::{RedisWrite, ToRedisArgs};
+
 use crate::config::Layout;
 use crate::connection::{Fault, Link};
 use crate::names::{Names, Place};
@@ -16,16 +18,14 @@ use crate::reply::{Answer, Left, holder};
 use crate::slots::slot;
 use crate::store::{MAX_BATCH, RedisStore};
 
-/// How long a waiter list outlives the last attempt of any of its waiters.
-const QUEUE_LIFE: Duration = Duration::from_secs(30);
-
-/// When a queued waiter asks again at the latest, so that its place does not expire.
+/// When a queued waiter asks again at the latest, so that its place does not expire: a third of what
+/// `scripts/lib/queue.lua` gives it.
 const QUEUE_REFRESH: Duration = Duration::from_secs(10);
 
 /// How many names one step of a listing asks for.
-const LIST_STEP: usize = 256;
+const LIST_STEP: usize = 128;
 
-const TOO_FEW: &str =
+pub(crate) const TOO_FEW: &str =
     "fewer replicas than wait_replicas asks for have it; check that they are connected";
 
 /// Leases of one server, each with its place in the caller's list.
@@ -36,10 +36,27 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
+/// What a script compares to know whose a lock is.
+struct Claim<'a> {
+    /// As in a record: `ht1 SECRET `.
+    in_record: bool,
+    secret: &'a Secret,
+}
+
+impl ToRedisArgs for Claim<'_> {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        if self.in_record {
+            out.write_arg_fmt(format_args!("ht1 {} ", self.secret.expose()));
+        } else {
+            out.write_arg(self.secret.expose().as_bytes());
+        }
+    }
+}
+
 impl RedisStore {
-    /// What a waiter with this secret is called in waiter lists.
-    fn entry(&self, secret: &Secret) -> String {
-        format!("{}:{}", self.ears.client(), secret.expose())
+    /// What a script compares to know that a lock is `secret`'s: the beginning of a record, or the bare secret.
+    fn claim<'a>(&self, secret: &'a Secret) -> Claim<'a> {
+        Claim { in_record: self.config.layout == Layout::Native, secret }
     }
 
     pub(crate) async fn attempt(&self, request: &AcquireRequest) -> Result<Attempt, LockError> {
@@ -56,35 +73,24 @@ impl RedisStore {
         place: &Place,
         request: &AcquireRequest,
     ) -> Result<Attempt, LockError> {
-        let (nonce, owner) = (self.nonce(), request.owner.to_text());
-        let queue = match request.intent {
-            Intent::Queue if !self.config.pubsub => 0,
-            Intent::Queue if self.ears.may_be_queued(&place.lock) => 2,
-            Intent::Queue => 1,
-            _ => 0,
+        let id = self.id();
+        let text = match self.config.layout {
+            Layout::Native | Layout::Token => self.owner_text(&request.owner),
+            Layout::Syncguard => request.key.as_str().into(),
         };
+        let queues = request.intent == Intent::Queue && self.config.pubsub;
+        let again = (queues && self.ears.may_be_queued(&place.lock)).then_some("again");
         let beside = self.names.beside(place, &request.secret)?;
+        let keys = 2 + usize::from(beside.is_some()) + usize::from(queues);
         let (answer, safe) = self
-            .run_durably(
-                &self.scripts.acquire,
-                &place.lock,
-                3 + usize::from(beside.is_some()),
-                |command| {
-                    command.arg(&place.lock).arg(&place.fence).arg(&place.waiters).arg(&beside);
-                    command.arg(nonce);
-                    command
-                        .arg(request.secret.expose())
-                        .arg(millis(request.ttl))
-                        .arg(&owner)
-                        .arg(queue);
-                    command.arg(self.entry(&request.secret)).arg(millis(QUEUE_LIFE));
-                    if self.config.layout == Layout::Syncguard {
-                        command.arg(request.key.as_str());
-                    }
-                },
-            )
+            .run_durably(&self.scripts.acquire, &place.lock, keys, |command| {
+                command.arg(&place.lock).arg(&*place.fence).arg(&beside);
+                command.arg(queues.then_some(&place.waiters));
+                command.arg(id).arg(self.claim(&request.secret)).arg(millis(request.ttl));
+                command.arg(&*text).arg(again);
+            })
             .await?;
-        let mut answer = Answer::open(answer, nonce)?;
+        let mut answer = Answer::open(answer, id)?;
         match answer.tag {
             b'G' => {
                 let mut lease = Lease::new(answer.some_fence()?, answer.lease()?);
@@ -98,12 +104,13 @@ impl RedisStore {
                 Ok(Attempt::Granted(lease))
             }
             b'B' => {
-                let (left, now, description) = (answer.left()?, answer.clock()?, answer.text()?);
+                let (left, now) = (answer.left()?, answer.clock()?);
+                let holder = holder(request.key.clone(), answer.text()?, left, now);
                 answer.end()?;
-                let mut busy = Busy::held_by(holder(request.key.clone(), &description, left, now));
+                let mut busy = Busy::held_by(holder);
                 if left == Left::Gone {
                     busy = busy.retry_after(Duration::ZERO);
-                } else if queue > 0 {
+                } else if queues {
                     let after =
                         busy.retry_after.map_or(QUEUE_REFRESH, |left| left.min(QUEUE_REFRESH));
                     busy = busy.retry_after(after);
@@ -119,20 +126,19 @@ impl RedisStore {
     }
 
     async fn give_back_at(&self, place: &Place, secret: &Secret) -> Result<Release, LockError> {
-        let nonce = self.nonce();
+        let id = self.id();
         let beside = self.names.beside(place, secret)?;
         let answer = self
             .run(&self.scripts.release, &place.lock, 2 + usize::from(beside.is_some()), |command| {
-                command.arg(&place.lock).arg(&place.waiters).arg(&beside).arg(nonce);
-                command.arg(secret.expose());
-                command.arg(self.entry(secret)).arg(&place.channel);
+                command.arg(&place.lock).arg(&place.waiters).arg(&beside);
+                command.arg(id).arg(self.claim(secret));
             })
             .await?;
-        released(Answer::open(answer, nonce)?)
+        released(Answer::open(answer, id)?)
     }
 
     pub(crate) async fn force_free(&self, key: &Key, fence: Fence) -> Result<Release, LockError> {
-        let (place, nonce) = (self.names.place(key)?, self.nonce());
+        let (place, id) = (self.names.place(key)?, self.id());
         let beside = match self.config.layout {
             Layout::Native | Layout::Syncguard => None,
             Layout::Token => Some(self.names.record(&place.lock)),
@@ -143,13 +149,12 @@ impl RedisStore {
                 &place.lock,
                 2 + usize::from(beside.is_some()),
                 |command| {
-                    command.arg(&place.lock).arg(&place.waiters).arg(&beside).arg(nonce);
-                    command.arg(fence.get());
-                    command.arg(&place.channel);
+                    command.arg(&place.lock).arg(&place.waiters).arg(&beside);
+                    command.arg(id).arg(fence.get());
                 },
             )
             .await?;
-        released(Answer::open(answer, nonce)?)
+        released(Answer::open(answer, id)?)
     }
 
     /// Extends batch by batch: all at once on one server, on a cluster slot by slot, side by side.
@@ -219,10 +224,10 @@ impl RedisStore {
         leases: &[ExtendRequest],
         answers: &mut Vec<Extension>,
     ) -> Result<(), LockError> {
-        let nonce = self.nonce();
+        let id = self.id();
         let mut keys = Vec::with_capacity(2 * places.len() + 1);
         if self.config.layout == Layout::Token {
-            keys.extend(places.first().map(|place| place.fence.clone()));
+            keys.extend(places.first().map(|place| place.fence.to_string()));
         }
         for (place, lease) in places.iter().zip(leases) {
             keys.push(place.lock.clone());
@@ -232,18 +237,18 @@ impl RedisStore {
         let (answer, safe) = self
             .run_durably(&self.scripts.extend, &first.lock, keys.len(), |command| {
                 command.arg(&keys);
-                command.arg(nonce);
+                command.arg(id);
                 for lease in leases {
                     let (how, span) = match lease.by {
                         ExtendBy::Add(span) => ("A", span),
                         ExtendBy::AtLeast(span) => ("L", span),
                         _ => ("L", Duration::ZERO),
                     };
-                    command.arg(lease.secret.expose()).arg(how).arg(millis(span));
+                    command.arg(self.claim(&lease.secret)).arg(format!("{how}{}", millis(span)));
                 }
             })
             .await?;
-        let mut answer = Answer::open(answer, nonce)?;
+        let mut answer = Answer::open(answer, id)?;
         if answer.tag != b'E' {
             return answer.unexpected();
         }
@@ -269,19 +274,22 @@ impl RedisStore {
 
     pub(crate) async fn hand_over(&self, request: &TransferRequest) -> Result<Transfer, LockError> {
         let to = &request.to;
-        let (place, nonce, owner) = (self.names.place(&to.key)?, self.nonce(), to.owner.to_text());
+        let (place, id) = (self.names.place(&to.key)?, self.id());
         let mut beside = Vec::from_iter(self.names.beside(&place, &request.from)?);
         if self.config.layout == Layout::Syncguard {
             beside.extend(self.names.beside(&place, &to.secret)?);
         }
         let (answer, safe) = self
             .run_durably(&self.scripts.transfer, &place.lock, 3 + beside.len(), |command| {
-                command.arg(&place.lock).arg(&place.fence).arg(&place.waiters).arg(&beside);
-                command.arg(nonce).arg(request.from.expose());
-                command.arg(to.secret.expose()).arg(millis(to.ttl)).arg(&owner);
+                command.arg(&place.lock).arg(&*place.fence).arg(&beside).arg(&place.waiters);
+                command.arg(id).arg(self.claim(&request.from)).arg(self.claim(&to.secret));
+                command.arg(millis(to.ttl));
+                if self.config.layout != Layout::Syncguard {
+                    command.arg(&*self.owner_text(&to.owner));
+                }
             })
             .await?;
-        let mut answer = Answer::open(answer, nonce)?;
+        let mut answer = Answer::open(answer, id)?;
         match answer.tag {
             b'T' => {
                 let lease = Lease::new(answer.some_fence()?, answer.lease()?);
@@ -314,22 +322,23 @@ impl RedisStore {
             .iter()
             .map(|request| self.names.place(&request.key))
             .collect::<Result<Vec<_>, _>>()?;
-        let nonce = self.nonce();
+        let id = self.id();
+        let mut keys = vec![places[0].fence.to_string()];
+        for (place, request) in places.iter().zip(requests) {
+            keys.push(place.lock.clone());
+            keys.extend(self.names.beside(place, &request.secret)?);
+        }
         let (answer, safe) = self
-            .run_durably(script, &places[0].lock, places.len() + 1, |command| {
-                command.arg(&places[0].fence);
-                for place in &places {
-                    command.arg(&place.lock);
-                }
-                command.arg(nonce);
+            .run_durably(script, &places[0].lock, keys.len(), |command| {
+                command.arg(&keys).arg(id);
                 for request in requests {
-                    command.arg(request.secret.expose()).arg(millis(request.ttl));
-                    command.arg(request.owner.to_text());
+                    command.arg(self.claim(&request.secret)).arg(millis(request.ttl));
+                    command.arg(&*self.owner_text(&request.owner));
                 }
             })
             .await
             .map_err(|error| error.with_key(&first.key))?;
-        let mut answer = Answer::open(answer, nonce)?;
+        let mut answer = Answer::open(answer, id)?;
         match answer.tag {
             b'M' => {
                 let mut leases = Vec::with_capacity(requests.len());
@@ -345,12 +354,12 @@ impl RedisStore {
             }
             b'B' => {
                 let busy = usize::try_from(answer.integer()?).ok().and_then(|n| n.checked_sub(1));
-                let (left, now, description) = (answer.left()?, answer.clock()?, answer.text()?);
+                let (left, now) = (answer.left()?, answer.clock()?);
                 let Some(request) = busy.and_then(|n| requests.get(n)) else {
                     return answer.unexpected();
                 };
+                let holder = holder(request.key.clone(), answer.text()?, left, now);
                 answer.end()?;
-                let holder = holder(request.key.clone(), &description, left, now);
                 Ok(ManyAttempt::Busy(request.key.clone(), Busy::held_by(holder)))
             }
             _ => answer.unexpected(),
@@ -364,25 +373,26 @@ impl RedisStore {
         }
         let mut names = Vec::with_capacity(2 * keys.len());
         for key in keys {
-            let lock = self.names.place(key)?.lock;
+            let lock = self.names.lock(key)?;
             let record = (self.config.layout == Layout::Token).then(|| self.names.record(&lock));
             names.push(lock);
             names.extend(record);
         }
-        let nonce = self.nonce();
+        let id = self.id();
         let answer = self
             .run(&self.scripts.lookup, &names[0], names.len(), |command| {
-                command.arg(&names).arg(nonce);
+                command.arg(&names).arg(id);
             })
             .await?;
-        let mut answer = Answer::open(answer, nonce)?;
+        let mut answer = Answer::open(answer, id)?;
         if answer.tag != b'L' {
             return answer.unexpected();
         }
         let now = answer.clock()?;
         let mut holders = Vec::new();
         for key in keys {
-            let (description, left) = (answer.text()?, answer.left()?);
+            let description = answer.text()?.to_owned();
+            let left = answer.left()?;
             if left != Left::Gone {
                 holders.push(holder(key.clone(), &description, left, now));
             }
@@ -427,8 +437,8 @@ impl RedisStore {
         let key = Key::new("rehearsal")?;
         let request = AcquireRequest::new(key.clone(), secret.clone(), Duration::from_secs(5));
         self.attempt_at(&place, &request).await?;
-        let again =
-            ExtendRequest::new(key, secret.clone(), ExtendBy::AtLeast(Duration::from_secs(5)));
+        // Adding needs the rights of all ways to extend.
+        let again = ExtendRequest::new(key, secret.clone(), ExtendBy::Add(Duration::from_secs(1)));
         self.prolong_at(std::slice::from_ref(&place), &[again], &mut Vec::new()).await?;
         match self.give_back_at(&place, &secret).await? {
             Release::Released => Ok(()),

@@ -3,14 +3,14 @@
 //! Each method of the contract is one script. What is sent and how the answer is read stands in `steps.rs`.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use holdtight_core::{
     AcquireRequest, Attempt, Backend, Capabilities, ExtendRequest, Extension, Fence, Guarantees,
-    Holder, Key, KeyForm, Level, LockError, ManyAttempt, Release, Reply, Secret, Subscription,
-    Transfer, TransferRequest, WakeUps,
+    Holder, Key, KeyForm, Level, LockError, ManyAttempt, Owner, Release, Reply, Secret,
+    Subscription, Transfer, TransferRequest, WakeUps,
 };
 use redis::Cmd;
 
@@ -18,7 +18,8 @@ use crate::cluster::Cluster;
 use crate::config::{Layout, RedisConfig, Topology};
 use crate::connection::{Fault, Link, Target};
 use crate::fabric::Fabric;
-use crate::names::{Names, Place};
+use crate::names::Names;
+use crate::reply::Id;
 use crate::scripts::{Announce, Script, ScriptSet};
 use crate::wake::Ears;
 
@@ -41,7 +42,9 @@ pub struct RedisStore {
     pub(crate) ears: Arc<Ears>,
     pub(crate) names: Names,
     pub(crate) scripts: &'static ScriptSet,
-    nonce: AtomicU64,
+    requests: AtomicU64,
+    /// The last owner and what it is in the store: nearly always the same one.
+    owner: Mutex<(Arc<Owner>, Arc<str>)>,
     wake_ups: WakeUps,
 }
 
@@ -92,11 +95,12 @@ impl RedisStore {
         };
         let announce = if cluster { Announce::Shard } else { Announce::Server };
         let scripts = crate::scripts::set(config.layout, announce);
-        let nonce = AtomicU64::new(fastrand::u64(..) >> 1);
+        let (requests, owner) = (AtomicU64::new(0), Owner::unknown());
+        let owner = Mutex::new((owner.into(), "".into()));
         let wake_ups = WakeUps::None;
-        let mut store = Self { config, fabric, ears, names, scripts, nonce, wake_ups };
+        let mut store = Self { config, fabric, ears, names, scripts, requests, owner, wake_ups };
         let own = store.names.rehearsal(store.ears.client())?;
-        if store.config.pubsub && store.listens(&own).await? {
+        if store.config.pubsub && store.listens(&own.lock).await? {
             store.wake_ups = if cluster { WakeUps::PerKey } else { WakeUps::Standing };
         }
         store.admit().await?;
@@ -122,19 +126,29 @@ impl RedisStore {
         self.rehearse().await
     }
 
-    /// Whether releases of the lock at `place` are heard here.
-    async fn listens(&self, place: &Place) -> Result<bool, LockError> {
-        let channel = format!("{}{}", place.channel, self.ears.client());
-        self.fabric.listens(&place.lock, &channel).await
+    /// Whether releases of `lock` are heard here.
+    async fn listens(&self, lock: &str) -> Result<bool, LockError> {
+        self.fabric.listens(lock, &self.names.shard_channel(lock, self.ears.client())).await
     }
 
     pub(crate) fn wake_up_kind(&self) -> WakeUps {
         self.wake_ups
     }
 
-    /// A number that no other request of this store has.
-    pub(crate) fn nonce(&self) -> u64 {
-        self.nonce.fetch_add(1, Ordering::Relaxed)
+    /// An id for the next request.
+    pub(crate) fn id(&self) -> Id<'_> {
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        Id { client: self.ears.client(), number }
+    }
+
+    /// What stands in the store for `owner`.
+    pub(crate) fn owner_text(&self, owner: &Arc<Owner>) -> Arc<str> {
+        let mut last = self.owner.lock().unwrap_or_else(PoisonError::into_inner);
+        // The pointer cannot mean another owner: this one is kept.
+        if !Arc::ptr_eq(&last.0, owner) {
+            *last = (Arc::clone(owner), owner.to_text().into());
+        }
+        Arc::clone(&last.1)
     }
 
     /// Runs a script on the server of `lock` by its hash, or whole if the server does not know it yet.
@@ -197,8 +211,9 @@ impl RedisStore {
 }
 
 fn call(verb: &str, code: &str, keys: usize, fill: &impl Fn(&mut Cmd)) -> Cmd {
-    let mut command = redis::cmd(verb);
-    command.arg(code).arg(keys);
+    // Room for what nearly every step sends: growing costs more than the rest of making a command.
+    let mut command = Cmd::with_capacity(10, 512.max(code.len() + 256));
+    command.arg(verb).arg(code).arg(keys);
     fill(&mut command);
     command
 }
@@ -219,7 +234,7 @@ impl Backend for RedisStore {
             .ttl_slack(ttl_slack)
             .wake_ups(self.wake_ups)
             .transfer(true)
-            .acquire_many(self.scripts.acquire_many.is_some() && !self.fabric.is_cluster())
+            .acquire_many(self.scripts.acquire_many.is_some() && self.names.together())
             .force_release(true)
             .max_batch(MAX_BATCH)
     }
@@ -256,12 +271,12 @@ impl Backend for RedisStore {
 
     fn subscribe(self: Arc<Self>, key: Key) -> Reply<Subscription> {
         Box::pin(async move {
-            let place = self.names.place(&key)?;
+            let lock = self.names.lock(&key)?;
             // On a single server the connection listens anyway.
             if self.wake_ups == WakeUps::PerKey {
-                self.listens(&place).await.map_err(|error| error.with_key(&key))?;
+                self.listens(&lock).await.map_err(|error| error.with_key(&key))?;
             }
-            Ok(self.ears.listen(place.lock))
+            Ok(self.ears.listen(&lock))
         })
     }
 

@@ -1,26 +1,61 @@
 //! TLS: verified against the system's certificates, or against a file that the user names.
 
-use holdtight_core::LockError;
-use redis::{ConnectionInfo, TlsCertificates};
+use std::path::Path;
+use std::sync::Arc;
+
+use redis::{ErrorKind, RedisError};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use crate::config::RedisConfig;
-use crate::error::{Stage, explain};
 
-/// A client that speaks TLS and checks the server's certificate and name.
-pub(crate) fn client(
-    info: ConnectionInfo,
+/// TLS over `stream`, with a server that proves to be `host`.
+pub(crate) async fn over(
+    stream: TcpStream,
+    host: &str,
     config: &RedisConfig,
-) -> Result<redis::Client, LockError> {
-    // The program may have chosen a provider already; then that one is used.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let root_cert = match &config.tls_ca {
-        None => None,
-        Some(path) => Some(std::fs::read(path).map_err(|error| {
-            LockError::invalid_config(format!("cannot read the file of tls_ca, {}", path.display()))
-                .with_source(error)
-        })?),
+) -> Result<TlsStream<TcpStream>, RedisError> {
+    let roots = roots(config.tls_ca.as_deref())?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| refused("TLS cannot be set up", &error))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|error| refused("the host of the store URL is no name for TLS", &error))?;
+    Ok(TlsConnector::from(Arc::new(tls)).connect(name, stream).await?)
+}
+
+fn roots(file: Option<&Path>) -> Result<RootCertStore, RedisError> {
+    let mut roots = RootCertStore::empty();
+    let Some(file) = file else {
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if roots.is_empty() {
+            let advice = "this machine trusts no certificate authority; name one with tls_ca";
+            return Err((ErrorKind::InvalidClientConfig, advice).into());
+        }
+        return Ok(roots);
     };
-    let certificates = TlsCertificates { client_tls: None, root_cert };
-    redis::Client::build_with_tls(info, certificates)
-        .map_err(|error| explain(&error, Stage::Connecting))
+    let unusable = "the file of tls_ca cannot be used";
+    let found: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(file)
+        .and_then(Iterator::collect)
+        .map_err(|error| refused(unusable, &error))?;
+    for certificate in found {
+        roots.add(certificate).map_err(|error| refused(unusable, &error))?;
+    }
+    if roots.is_empty() {
+        return Err(
+            (ErrorKind::InvalidClientConfig, "the file of tls_ca holds no certificate").into()
+        );
+    }
+    Ok(roots)
+}
+
+fn refused(what: &'static str, error: &dyn std::fmt::Display) -> RedisError {
+    (ErrorKind::InvalidClientConfig, what, error.to_string()).into()
 }

@@ -4,7 +4,7 @@
 //! first entry of the key's waiter list and sends the lock's name to that entry's channel; a broken connection may
 //! have swallowed messages, so it rings for everybody.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use holdtight_core::{Bell, LockError, Secret, Subscription};
@@ -14,13 +14,14 @@ use redis::{PushInfo, PushKind, Value};
 pub(crate) struct Ears {
     /// 22 characters, random: the store's name in waiter entries and channels.
     client: String,
-    rooms: Mutex<HashMap<String, Room>>,
+    rooms: Mutex<HashMap<Arc<str>, Room>>,
 }
 
 /// Those who wait for one lock.
 #[derive(Default)]
 struct Room {
-    bells: VecDeque<Bell>,
+    /// Few: one waiter per key and process talks to the store.
+    bells: Vec<Bell>,
     /// A busy answer left an entry in the lock's waiter list.
     queued: bool,
 }
@@ -37,14 +38,15 @@ impl Ears {
     }
 
     /// Nothing here calls foreign code but `ring`, which cannot panic.
-    fn rooms(&self) -> MutexGuard<'_, HashMap<String, Room>> {
+    fn rooms(&self) -> MutexGuard<'_, HashMap<Arc<str>, Room>> {
         self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A bell for `lock`, until the subscription is dropped.
-    pub(crate) fn listen(self: &Arc<Self>, lock: String) -> Subscription {
+    pub(crate) fn listen(self: &Arc<Self>, lock: &str) -> Subscription {
         let (bell, subscription) = Subscription::channel();
-        self.rooms().entry(lock.clone()).or_default().bells.push_back(bell);
+        let lock: Arc<str> = lock.into();
+        self.rooms().entry(Arc::clone(&lock)).or_default().bells.push(bell);
         let ears = Arc::downgrade(self);
         subscription.on_drop(move || {
             if let Some(ears) = ears.upgrade() {
@@ -79,10 +81,10 @@ impl Ears {
     pub(crate) fn ring(&self, lock: &str) {
         if let Some(room) = self.rooms().get_mut(lock)
             && let Some(at) = room.bells.iter().position(|bell| !bell.is_abandoned())
-            && let Some(bell) = room.bells.remove(at)
         {
+            let bell = room.bells.remove(at);
             bell.ring();
-            room.bells.push_back(bell);
+            room.bells.push(bell);
         }
     }
 
@@ -126,9 +128,9 @@ mod tests {
     #[tokio::test]
     async fn a_message_wakes_the_first_waiter_of_that_lock_only() {
         let ears = Ears::new().unwrap();
-        let mut first = ears.listen("a".to_owned());
-        let mut second = ears.listen("a".to_owned());
-        let mut other = ears.listen("b".to_owned());
+        let mut first = ears.listen("a");
+        let mut second = ears.listen("a");
+        let mut other = ears.listen("b");
         ears.hear(&message("a"));
         assert!(hears(&mut first).await && !hears(&mut second).await && !hears(&mut other).await);
         ears.hear(&message("a"));
@@ -146,7 +148,7 @@ mod tests {
     #[tokio::test]
     async fn nothing_stays_behind_when_waiters_leave() {
         let ears = Ears::new().unwrap();
-        let waiters: Vec<_> = (0..100).map(|n| ears.listen(format!("k{}", n % 10))).collect();
+        let waiters: Vec<_> = (0..100).map(|n| ears.listen(&format!("k{}", n % 10))).collect();
         ears.queued("k1");
         assert!(ears.may_be_queued("k1") && !ears.may_be_queued("k2"));
         assert_eq!(ears.rooms().len(), 10);

@@ -9,9 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use holdtight_core::{Extension, Intent, Release};
-use holdtight_testkit::servers::Program;
-use support::{LONG, busy, connect, extend, granted, key, lookup, release, secret};
+use holdtight_core::{Extension, Fence, Intent, Release};
+use holdtight_testkit::Flow;
+use holdtight_testkit::servers::{Program, Redis};
+use support::{
+    LONG, admin, busy, connect, extend, granted, key, lookup, proxied, release, secret, until,
+};
 use wheel::Server;
 
 /// A server whose wall clock the test moves.
@@ -50,6 +53,15 @@ impl Shifted {
 
     fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.server.port)
+    }
+
+    /// A command typed by an administrator.
+    fn admin<T: redis::FromRedisValue>(&self, line: &str) -> T {
+        let mut words = line.split(' ');
+        let mut command = redis::cmd(words.next().unwrap());
+        command.arg(words.collect::<Vec<_>>());
+        let client = redis::Client::open(self.url()).unwrap();
+        command.query(&mut client.get_connection().unwrap()).unwrap()
     }
 
     /// Sets the clock so many seconds ahead of the true time.
@@ -102,4 +114,75 @@ async fn a_step_back_repeats_no_fence_and_frees_no_lock() {
     assert!(shown.remaining.unwrap() > Duration::from_secs(100) && shown.age.unwrap() < LONG);
     let extended = extend(&store, &key, &me, LONG).await.unwrap();
     assert!(matches!(extended, Extension::Extended(now) if now.fence == lease.fence));
+}
+
+/// Two grants of one key: on a primary, and after its crash on a replica that never heard of the first and whose clock
+/// is wrong. `pause` comes between them, on the clock of the replica.
+async fn across_a_stale_failover(name: &str, ahead: i64, pause: bool) -> Option<(Fence, Fence)> {
+    let replica = Shifted::start(name)?;
+    let primary = Redis::start_with(&["--repl-diskless-sync-delay", "0"]).await;
+    let lane = proxied(&primary).await;
+    replica.admin::<String>(&format!("REPLICAOF 127.0.0.1 {}", lane.port()));
+    until("the replica acknowledges writes", async || {
+        admin(&primary, "WAIT 1 1000").await.trim() == ":1"
+    })
+    .await;
+    replica.ahead(ahead);
+    // From here on the replica hears nothing.
+    lane.replies(Flow::Drop);
+    let store = connect(&primary.url()).await;
+    let before = granted(&store, &key("k"), &secret()).await.fence;
+    primary.process().kill();
+    replica.admin::<String>("REPLICAOF NO ONE");
+    if pause {
+        until("the replica's clock has passed the last grant", async || {
+            let (seconds, micros): (u64, u64) = replica.admin("TIME");
+            seconds * 1_000_000 + micros > before.get()
+        })
+        .await;
+    }
+    let store = connect(&replica.url()).await;
+    Some((before, granted(&store, &key("k"), &secret()).await.fence))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stale_replica_with_a_clock_ahead_or_behind_by_less_than_the_gap_repeats_no_fence() {
+    for (name, ahead, pause) in [("promoted-ahead", 120, false), ("promoted-behind", -2, true)] {
+        let Some((before, after)) = across_a_stale_failover(name, ahead, pause).await else {
+            return;
+        };
+        assert!(after > before, "{name}: {after} after {before}");
+    }
+}
+
+/// The limit that docs/guarantees.md names: no counter and no clock that knows of the first grant.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stale_replica_with_a_clock_behind_by_more_than_the_gap_is_beyond_the_promise() {
+    let Some((before, after)) = across_a_stale_failover("promoted-late", -3600, false).await else {
+        return;
+    };
+    assert!(after < before, "if this holds, the promise is wider than the documents say");
+}
+
+/// With `wait_replicas` the counter is on the replica, and no clock is needed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_has_the_grant_needs_no_clock() {
+    let Some(replica) = Shifted::start("promoted-fresh") else { return };
+    let primary = Redis::start_with(&["--repl-diskless-sync-delay", "0"]).await;
+    replica.admin::<String>(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    until("the replica acknowledges writes", async || {
+        admin(&primary, "WAIT 1 1000").await.trim() == ":1"
+    })
+    .await;
+    let store = connect(&format!("{}?wait_replicas=1&timeout=10s", primary.url())).await;
+    let (me, next) = (secret(), secret());
+    let before = granted(&store, &key("k"), &me).await.fence;
+    primary.process().kill();
+    replica.admin::<String>("REPLICAOF NO ONE");
+    replica.ahead(-3600);
+    let store = connect(&replica.url()).await;
+    busy(&store, &key("k"), &next, Intent::Try).await;
+    assert_eq!(release(&store, &key("k"), &me).await, Release::Released);
+    let after = granted(&store, &key("k"), &next).await.fence;
+    assert!(after > before, "{after} after {before}");
 }

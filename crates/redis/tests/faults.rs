@@ -10,12 +10,12 @@ use holdtight_redis::RedisStore;
 use holdtight_testkit::servers::Redis;
 use holdtight_testkit::{Flow, Proxy};
 use support::{
-    LONG, PATIENCE, admin, attempt, connect, count, extend, granted, granted_for, key, lookup,
-    proxied, release, secret, until,
+    LONG, PATIENCE, admin, attempt, connect, count, extend, extended, granted, granted_for, key,
+    lookup, proxied, release, secret, until,
 };
 
 async fn behind(proxy: &Proxy) -> Arc<RedisStore> {
-    connect(&format!("redis://{}?timeout=300ms&connect_timeout=1s", proxy.address())).await
+    connect(&format!("redis://{}?timeout=1s&connect_timeout=3s", proxy.address())).await
 }
 
 /// The error of a step that got no answer must say that its outcome is unknown, or that it never left.
@@ -104,8 +104,8 @@ on_redis! {
             proxy.cut();
             recovers(&store).await;
         }
-        let extended = extend(&store, &key, &me, LONG).await.unwrap();
-        assert!(matches!(extended, Extension::Extended(now) if now.fence == lease.fence));
+        let kept = extended(&store, &key, &me, LONG).await;
+        assert!(matches!(kept, Extension::Extended(now) if now.fence == lease.fence));
     }
 }
 
@@ -142,7 +142,7 @@ on_redis! {
         proxy.requests(Flow::Trickle);
         let (key, me) = (key("k"), secret());
         granted(&store, &key, &me).await;
-        extend(&store, &key, &me, LONG).await.unwrap();
+        extended(&store, &key, &me, LONG).await;
         assert_eq!(release(&store, &key, &me).await, Release::Released);
     }
 }
@@ -190,7 +190,7 @@ on_redis! {
 
 on_redis! {
     async fn a_frozen_server_is_waited_out(server: &Redis) {
-        let store = connect(&format!("{}?timeout=200ms&connect_timeout=300ms", server.url())).await;
+        let store = connect(&format!("{}?timeout=500ms&connect_timeout=1s", server.url())).await;
         let (key, me) = (key("k"), secret());
         let lease = granted(&store, &key, &me).await;
         server.process().pause();
@@ -200,8 +200,8 @@ on_redis! {
         }
         server.process().resume();
         recovers(&store).await;
-        let extended = extend(&store, &key, &me, LONG).await.unwrap();
-        assert!(matches!(extended, Extension::Extended(now) if now.fence == lease.fence));
+        let kept = extended(&store, &key, &me, LONG).await;
+        assert!(matches!(kept, Extension::Extended(now) if now.fence == lease.fence));
     }
 }
 
@@ -213,7 +213,7 @@ on_redis! {
         server.process().kill();
         server.restart().await;
         recovers(&store).await;
-        assert_eq!(extend(&store, &key, &me, LONG).await.unwrap(), Extension::NotHeld, "lost, and said so");
+        assert_eq!(extended(&store, &key, &me, LONG).await, Extension::NotHeld, "lost, and said so");
         assert!(granted(&store, &key, &next).await.fence > before);
     }
 }
@@ -231,8 +231,8 @@ async fn a_crash_with_an_append_only_file_keeps_locks() {
     server.restart().await;
     recovers(&store).await;
     support::busy(&store, &key, &secret(), Intent::Try).await;
-    let extended = extend(&store, &key, &me, LONG).await.unwrap();
-    assert!(matches!(extended, Extension::Extended(now) if now.fence == lease.fence));
+    let kept = extended(&store, &key, &me, LONG).await;
+    assert!(matches!(kept, Extension::Extended(now) if now.fence == lease.fence));
 }
 
 on_redis! {
@@ -241,7 +241,7 @@ on_redis! {
         let (key, me) = (key("k"), secret());
         let before = granted(&store, &key, &me).await.fence;
         admin(server, "FLUSHALL").await;
-        assert_eq!(extend(&store, &key, &me, LONG).await.unwrap(), Extension::NotHeld);
+        assert_eq!(extended(&store, &key, &me, LONG).await, Extension::NotHeld);
         assert!(granted(&store, &key, &secret()).await.fence > before);
     }
 }
@@ -254,7 +254,7 @@ on_redis! {
         admin(server, "CONFIG SET maxmemory 1").await;
         let error = attempt(&store, &support::key("other"), &secret(), Intent::Queue).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::RateLimited, "{error}");
-        assert!(matches!(extend(&store, &key, &me, LONG).await.unwrap(), Extension::Extended(_)));
+        assert!(matches!(extended(&store, &key, &me, LONG).await, Extension::Extended(_)));
         assert_eq!(release(&store, &key, &me).await, Release::Released);
     }
 }

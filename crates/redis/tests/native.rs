@@ -9,7 +9,7 @@ use holdtight_core::{
     AcquireRequest, Backend, ErrorKind, Fence, Intent, ManyAttempt, Owner, Release, Transfer,
     TransferRequest,
 };
-use holdtight_testkit::servers::Redis;
+use holdtight_testkit::servers::{Program, Redis, RedisCluster};
 use support::{
     LONG, admin, attempt, busy, connect, count, extend, granted, granted_for, key, lookup, release,
     secret,
@@ -226,24 +226,65 @@ on_redis! {
 
 on_redis! {
     async fn many_keys_are_taken_together_or_not_at_all(server: &Redis) {
-        let store = connect(&server.url()).await;
-        let me = secret();
-        let all = |names: &[&str]| -> Vec<AcquireRequest> {
-            names.iter().map(|name| AcquireRequest::new(key(name), me.clone(), LONG)).collect()
-        };
-        let ManyAttempt::Granted(first) = Arc::clone(&store).acquire_many(all(&["a", "b"])).await.unwrap() else { panic!() };
-        let ManyAttempt::Granted(again) = Arc::clone(&store).acquire_many(all(&["b", "c"])).await.unwrap() else { panic!() };
-        assert_eq!(again[0].fence, first[1].fence, "what is ours keeps its fence");
-        assert!(again[1].fence > first[1].fence && first[1].fence > first[0].fence);
-        let (other, stranger) = (secret(), key("d"));
-        let requests = vec![
-            AcquireRequest::new(stranger.clone(), other.clone(), LONG),
-            AcquireRequest::new(key("c"), other, LONG),
-        ];
-        let refused = Arc::clone(&store).acquire_many(requests).await.unwrap();
-        assert!(matches!(refused, ManyAttempt::Busy(busy, _) if busy == key("c")));
-        assert!(lookup(&store, &stranger).await.is_none());
-        assert!(Arc::clone(&store).acquire_many(all(&["x", "x"])).await.is_err());
+        for layout in ["native", "token"] {
+            admin(server, "FLUSHALL").await;
+            let store = connect(&format!("{}?layout={layout}", server.url())).await;
+            assert!(store.capabilities().acquire_many);
+            many_keys(&store).await;
+        }
+        // A counter for each lock: syncguard's format has no number that several could share.
+        let store = connect(&format!("{}?layout=syncguard", server.url())).await;
+        assert!(!store.capabilities().acquire_many);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_cluster_a_hash_tag_in_the_prefix_keeps_many_keys_together() {
+    if !(Program::REDIS.available() && Program::REDIS_CLI.available()) {
+        return;
+    }
+    let cluster = RedisCluster::start().await;
+    let apart = connect(&cluster.url()).await;
+    assert!(!apart.capabilities().acquire_many, "keys of several servers are no one step");
+    for layout in ["native", "token"] {
+        let store =
+            connect(&format!("{}?prefix={{{layout}}}&layout={layout}", cluster.url())).await;
+        assert!(store.capabilities().acquire_many);
+        many_keys(&store).await;
+    }
+}
+
+async fn many_keys(store: &Arc<holdtight_redis::RedisStore>) {
+    let me = secret();
+    let all = |names: &[&str]| -> Vec<AcquireRequest> {
+        names.iter().map(|name| AcquireRequest::new(key(name), me.clone(), LONG)).collect()
+    };
+    let ManyAttempt::Granted(first) =
+        Arc::clone(store).acquire_many(all(&["a", "b"])).await.unwrap()
+    else {
+        panic!()
+    };
+    let ManyAttempt::Granted(again) =
+        Arc::clone(store).acquire_many(all(&["b", "c"])).await.unwrap()
+    else {
+        panic!()
+    };
+    assert_eq!(again[0].fence, first[1].fence, "what is ours keeps its fence");
+    assert!(again[1].fence > first[1].fence && first[1].fence > first[0].fence);
+    let (other, stranger) = (secret(), key("d"));
+    let requests = vec![
+        AcquireRequest::new(stranger.clone(), other.clone(), LONG),
+        AcquireRequest::new(key("c"), other, LONG),
+    ];
+    let refused = Arc::clone(store).acquire_many(requests).await.unwrap();
+    assert!(matches!(refused, ManyAttempt::Busy(busy, _) if busy == key("c")));
+    assert!(lookup(store, &stranger).await.is_none());
+    assert!(Arc::clone(store).acquire_many(all(&["x", "x"])).await.is_err());
+    // What is ours already and what is free, in one step.
+    let mixed = Arc::clone(store).acquire_many(all(&["e", "a"])).await.unwrap();
+    assert!(matches!(mixed, ManyAttempt::Granted(_)));
+    for name in ["a", "b", "c", "e"] {
+        assert_eq!(release(store, &key(name), &me).await, Release::Released, "{name}");
     }
 }
 

@@ -1,5 +1,5 @@
-//! Many keys over time leave nothing behind. A twentieth of the real thing by default; all of it with
-//! `cargo test --release -p holdtight-redis --test soak -- --ignored`.
+//! Many keys over time leave nothing behind. A twentieth of the real thing; all of it is
+//! `cargo xtask soak --only redis-keys`.
 
 mod support;
 
@@ -61,12 +61,5 @@ on_redis! {
 on_redis! {
     async fn nor_do_they_in_the_token_layout(server: &Redis) {
         keys_leave_nothing_behind(server, "?layout=token", 10_000).await;
-    }
-}
-
-on_redis! {
-    #[ignore = "takes minutes; run it before a release"]
-    async fn a_million_keys_leave_nothing_behind(server: &Redis) {
-        keys_leave_nothing_behind(server, "", 1_000_000).await;
     }
 }

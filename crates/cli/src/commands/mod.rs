@@ -55,6 +55,7 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
     }
     let settings = Settings::load(cli.store.as_deref(), &ThisProcess)?;
     store::warn_if_exposed(&settings);
+    store::warn_of_emulator(&settings);
     let context = Context { settings, json: cli.json };
     perform(cli.command, &context).map_err(|failure| failure.at(&context.settings.store))
 }

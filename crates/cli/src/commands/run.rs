@@ -11,7 +11,7 @@ use crate::exit::Failure;
 use crate::run::{self, RunOptions};
 
 pub(crate) fn run(args: RunArgs, context: &Context) -> Result<u8, Failure> {
-    options(args, context).map(run::execute)
+    options(args, context).and_then(run::execute)
 }
 
 fn options(args: RunArgs, context: &Context) -> Result<RunOptions, Failure> {

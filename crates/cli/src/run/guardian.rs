@@ -1,7 +1,7 @@
 //! The guardian: a second process of ours that outlives a killed wrapper, and stops the command in its place.
 //!
-//! It shares the wrapper's liveness lock (as its standard output), so a store that watches processes sees the
-//! holder alive until the group is empty and the guardian has ended. It also keeps the wrapper's schedule: a wrapper
+//! It shares the wrapper's liveness lock (as its standard output) and its wake pipe, so a store that watches processes
+//! sees the holder alive until the group is empty and the guardian has ended, and wakes the next one then. It also keeps the wrapper's schedule: a wrapper
 //! that is stopped or starved does not keep the group alive past the lease.
 
 use std::io;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use holdtight::{BootClock, Clock, Moment};
 use nix::sys::signal::{SigSet, Signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, flock};
 
 use super::group::Group;
 use super::leash::{NOTE_BYTES, Note};
@@ -31,6 +32,9 @@ pub(super) fn guard() -> u8 {
     let mut guard = Guard { group: None, grace: Duration::ZERO, schedule: None, told: false };
     if let End::Abandoned = guard.watch() {
         guard.finish();
+        // Nobody but us has it any more. Before we end, because the kernel may close the pipe first when we do, and
+        // whoever it wakes must find the lock free.
+        let _ = flock(io::stdout(), FlockOperation::Unlock);
     }
     0
 }

@@ -11,6 +11,7 @@ use super::RunOptions;
 use super::plan::Plan;
 use super::signals::{self, Signals};
 use super::waiting::Waiting;
+use crate::disposition::is_ignored;
 
 /// How the wait ended.
 pub(super) enum Taken {
@@ -89,5 +90,5 @@ fn on_signal(signal: Signal, signals: &mut Signals, waiting: &mut Waiting<'_>) -
         let _ = signals.stop_group(signal);
         return None;
     }
-    (signals::ends_a_process(signal) && !signals::is_ignored(signal)).then_some(signal)
+    (signals::ends_a_process(signal) && !is_ignored(signal)).then_some(signal)
 }

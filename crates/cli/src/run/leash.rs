@@ -4,12 +4,13 @@
 //! stands in [`guardian`](super::guardian).
 
 use std::io::{self, PipeWriter, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use holdtight::Moment;
+use holdtight_file::SharedLiveness;
+use rustix::io::{FdFlags, fcntl_setfd};
 
 use super::group::Group;
 use super::plan::Schedule;
@@ -84,21 +85,32 @@ pub(super) struct Leash {
 impl Leash {
     /// Starts a guardian, which shares `liveness` with us: whoever watches that sees us alive until both are gone.
     ///
-    /// No descriptor of ours is ever inheritable: the guardian gets its two as standard input and output.
-    pub(super) fn start(liveness: Option<OwnedFd>) -> io::Result<Self> {
+    /// The guardian gets the line and the lock as standard input and output. The pipe it inherits as it is: it has
+    /// nothing to do with it but to keep it open for as long as the lock, so that whoever waits for us is woken when
+    /// the guardian ends, and not before.
+    pub(super) fn start(liveness: Option<SharedLiveness>) -> io::Result<Self> {
+        let (lock, pipe) = match liveness {
+            Some(SharedLiveness { lock, pipe }) => (Some(lock), pipe),
+            None => (None, None),
+        };
         let (reader, line) = io::pipe()?;
         // A guardian that does not read must not keep us.
         rustix::io::ioctl_fionbio(&line, true)?;
+        if let Some(pipe) = &pipe {
+            // This copy is closed below: nothing that is started later inherits it.
+            fcntl_setfd(pipe, FdFlags::empty())?;
+        }
         let guardian = Command::new(own_binary()?)
             .arg0("holdtight")
             .args([ARGUMENT, &std::process::id().to_string()])
             .env_clear()
             .current_dir("/")
             .stdin(reader)
-            .stdout(liveness.map_or_else(Stdio::null, Stdio::from))
+            .stdout(lock.map_or_else(Stdio::null, Stdio::from))
             // Ctrl-C and Ctrl-Z reach a process group; the guardian must outlive all of them.
             .process_group(0)
             .spawn()?;
+        drop(pipe);
         Ok(Self { guardian, line, sent: None })
     }
 

@@ -35,6 +35,7 @@ use self::store::Store;
 use self::supervise::{Cause, Supervisor};
 use self::terminal::Terminal;
 use crate::conflict::{self, quoted};
+use crate::disposition;
 use crate::exit::{self, Failure};
 use crate::output::{self, Span};
 
@@ -95,39 +96,24 @@ pub(crate) fn other_self() -> Option<u8> {
 }
 
 /// Holds the keys while the command runs. Returns the exit code of all of it.
-pub(crate) fn execute(options: RunOptions) -> u8 {
-    let plan = match Plan::new(&options) {
-        Ok(plan) => plan,
-        Err(wrong) => return told(&Failure::usage(wrong), options.json),
-    };
+pub(crate) fn execute(options: RunOptions) -> Result<u8, Failure> {
+    let plan = Plan::new(&options).map_err(Failure::usage)?;
     // Before the runtime: its threads must not take signals either.
-    let blocked = match signals::block() {
-        Ok(blocked) => blocked,
-        Err(error) => return told(&cannot("block signals", &error), options.json),
-    };
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return told(&cannot("start", &error), options.json),
-    };
-    let json = options.json;
+    let blocked = signals::block().map_err(|error| cannot("block signals", &error))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| cannot("start", &error))?;
     let run = Run { options, plan };
     let end = runtime.block_on(run.execute(&blocked));
     // A step that hangs in a dead store, or a dead disk, does not keep us.
     runtime.shutdown_background();
-    match end {
-        Ok(End::Code(code)) => code,
-        Ok(End::By(signal)) => {
+    match end? {
+        End::Code(code) => Ok(code),
+        End::By(signal) => {
             // A shell that runs us in a loop or a script stops only if it sees the signal itself.
-            signals::die_of(signal);
-            exit::signalled(signal as i32)
+            disposition::die_of(signal);
+            Ok(exit::signalled(signal as i32))
         }
-        Err(failure) => told(&failure, json),
     }
-}
-
-fn told(failure: &Failure, json: bool) -> u8 {
-    failure.report(json);
-    failure.code()
 }
 
 fn cannot(what: &str, error: &io::Error) -> Failure {
@@ -226,7 +212,7 @@ impl Run {
             self.warn(warnings);
         }
         if let Some(guardian) = outcome.guardian {
-            dismiss(guardian).await;
+            dismiss(guardian);
         }
         if let Some(error) = outcome.refusal {
             let program = self.options.command.first().map(|program| program.to_string_lossy());
@@ -316,13 +302,13 @@ fn refused(error: &io::Error) -> u8 {
 }
 
 /// Waits for a guardian that was told to go. It has nothing left to do, so it need not end by itself.
-async fn dismiss(mut guardian: Child) {
+fn dismiss(mut guardian: Child) {
     let _ = guardian.kill();
-    for _ in 0..1000 {
-        if !matches!(guardian.try_wait(), Ok(None)) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
+    // Not by the runtime's timer, which counts in milliseconds: whoever called us waits for this.
+    let mut pause = Duration::from_micros(20);
+    while matches!(guardian.try_wait(), Ok(None)) && pause < Duration::from_secs(1) {
+        std::thread::sleep(pause);
+        pause *= 2;
     }
 }
 

@@ -212,13 +212,6 @@ mod queue {
     }
 }
 
-/// Ends this process by `signal` itself, as if it had never been blocked. Returns only if that is not possible.
-pub(super) fn die_of(signal: Signal) {
-    if nix::sys::signal::raise(signal).is_ok() {
-        let _ = SigSet::from(signal).thread_unblock();
-    }
-}
-
 /// Whether `signal` ends a process that does nothing about it.
 pub(super) fn ends_a_process(signal: Signal) -> bool {
     !matches!(
@@ -233,24 +226,9 @@ pub(super) fn ends_a_process(signal: Signal) -> bool {
     )
 }
 
-/// Whether whoever started us wants `signal` to be ignored, as `nohup` does.
-pub(super) fn is_ignored(signal: Signal) -> bool {
-    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return false };
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    mask >> (signal as u32 - 1) & 1 == 1
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_rust_ignores_is_seen_as_ignored() {
-        // The standard library ignores SIGPIPE in every Rust program.
-        assert!(is_ignored(Signal::SIGPIPE));
-        assert!(!is_ignored(Signal::SIGUSR1));
-    }
 
     #[test]
     fn signals_that_stop_or_do_nothing_do_not_end_a_process() {

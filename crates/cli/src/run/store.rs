@@ -1,11 +1,10 @@
 //! The store of a run: its locks, the lock file that shows that we live, and what last went wrong with it.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use holdtight::{Backend, Builder, DistributedLock, Event, EventKind, LockError, StoreUrl};
-use holdtight_file::{Config, FileStore};
+use holdtight_file::{Config, FileStore, SharedLiveness};
 
 /// An open store.
 pub(super) struct Store {
@@ -39,7 +38,7 @@ impl Store {
     }
 
     /// What shows that we live, in a store that watches processes: to be shared with the guardian.
-    pub(super) fn liveness(&self) -> io::Result<Option<OwnedFd>> {
+    pub(super) fn liveness(&self) -> io::Result<Option<SharedLiveness>> {
         self.files
             .as_ref()
             .map(|files| files.share_liveness())

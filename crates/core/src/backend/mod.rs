@@ -74,7 +74,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// is never heard of again.
     fn acquire(self: Arc<Self>, request: AcquireRequest) -> Reply<Attempt>;
 
-    /// Gives the key back if `secret` holds it, withdraws its queue entry if it has one, and wakes one waiter.
+    /// Gives the key back if `secret` holds it, withdraws its queue entry if it has one, and hints one waiter, as
+    /// [`subscribe`](Self::subscribe) says.
     fn release(self: Arc<Self>, key: Key, secret: Secret) -> Reply<Release>;
 
     /// Moves the ends of several leases, each on its own, in as few requests as the store can.
@@ -94,8 +95,15 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 
     /// Hints that `key` may have become free, until the [`Subscription`] is dropped.
     ///
-    /// When the future resolves, every later release is announced to at least one subscriber of the store. Hints may
-    /// be lost, doubled or late: nothing but speed depends on them. A store without any keeps the default.
+    /// Hints are for those who stand in the store's queue: subscribed first, then refused with [`Intent::Queue`]. A
+    /// release, a forced one and a queued waiter that withdraws from a free key hint *one* of them, of all processes
+    /// together, usually the one that came first; that uses up its place until its next refusal. The others hear
+    /// nothing. Within one value of the store a hint rings one subscriber of the key. Whoever subscribed without queueing
+    /// may hear nothing at all, the end of a lease by itself is not hinted, and a store that may have missed hints (a
+    /// connection that broke) rings for every subscriber.
+    ///
+    /// Hints may be lost, doubled or late: nothing but speed depends on them, because the engine also asks again by
+    /// its timer, at the latest after [`Busy::retry_after`]. A store without any keeps the default.
     fn subscribe(self: Arc<Self>, key: Key) -> Reply<Subscription> {
         let _ = key;
         Box::pin(async { Ok(Subscription::silent()) })

@@ -4,6 +4,7 @@
 //! Each entry has an epoch; an answer for an epoch that has ended is ignored.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::clock::Moment;
@@ -18,6 +19,26 @@ const COMPANY: u32 = 20;
 pub(crate) struct GrantId {
     slot: usize,
     epoch: u64,
+}
+
+/// Where a lock stands in the book. Written once, before anybody else knows of the lock.
+#[derive(Debug, Default)]
+pub(crate) struct Place {
+    slot: AtomicUsize,
+    /// Zero until it is entered: the first epoch is one.
+    epoch: AtomicU64,
+}
+
+impl Place {
+    pub(crate) fn set(&self, id: GrantId) {
+        self.slot.store(id.slot, Ordering::Relaxed);
+        self.epoch.store(id.epoch, Ordering::Release);
+    }
+
+    pub(crate) fn get(&self) -> Option<GrantId> {
+        let epoch = self.epoch.load(Ordering::Acquire);
+        (epoch != 0).then(|| GrantId { slot: self.slot.load(Ordering::Relaxed), epoch })
+    }
 }
 
 /// All leases that are kept. `T` is whatever the caller needs to find the lock again.
@@ -86,10 +107,6 @@ pub(crate) struct Due<T> {
 impl<T: Clone> Book<T> {
     pub(crate) fn new() -> Self {
         Self { entries: Vec::new(), free: Vec::new(), due: BTreeSet::new(), epoch: 0 }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.due.is_empty()
     }
 
     /// Enters a lease. `jitter` is uniform in `0.0..1.0`.

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-pub(crate) use self::book::GrantId;
-use self::book::{Answer, Book, Terms};
+pub(crate) use self::book::Place;
+use self::book::{Answer, Book, Due, GrantId, Terms};
 use crate::backend::{Backend, ExtendBy, ExtendRequest, Extension};
 use crate::clock::{Clock, Moment};
 use crate::error::LockError;
@@ -22,25 +22,34 @@ use crate::event::{EventKind, Events};
 use crate::grant::{Grant, Loss, TICK};
 use crate::meter;
 
+/// How often the task looks in vain before it sleeps until it is woken.
+const IDLE_LOOKS: u32 = 2;
+
 /// Keeps locks alive. Owned by the engine.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     desk: Arc<Desk>,
-    wake: Arc<Notify>,
 }
 
 #[derive(Debug)]
 struct Desk {
-    book: Mutex<Book<Arc<Grant>>>,
+    plan: Mutex<Plan>,
     /// Whether the task is there.
     attended: AtomicBool,
-    /// Whether it sleeps without a timer, because there is nothing to keep.
-    asleep: AtomicBool,
+    /// Shared with the task, which keeps nothing else of the desk while it sleeps.
+    wake: Arc<Notify>,
     backend: Arc<dyn Backend>,
     max_batch: usize,
     clock: Arc<dyn Clock>,
     events: Arc<Events>,
     step_timeout: Duration,
+}
+
+#[derive(Debug)]
+struct Plan {
+    book: Book<Arc<Grant>>,
+    /// When the task will look next by itself. Whoever enters something earlier has to wake it.
+    wakes_at: Moment,
 }
 
 impl Keeper {
@@ -52,16 +61,16 @@ impl Keeper {
     ) -> Self {
         let max_batch = backend.capabilities().max_batch.max(1);
         let desk = Desk {
-            book: Mutex::new(Book::new()),
+            plan: Mutex::new(Plan { book: Book::new(), wakes_at: Moment::FAR_FUTURE }),
             attended: AtomicBool::new(false),
-            asleep: AtomicBool::new(false),
+            wake: Arc::default(),
             backend,
             max_batch,
             clock,
             events,
             step_timeout,
         };
-        Self { desk: Arc::new(desk), wake: Arc::default() }
+        Self { desk: Arc::new(desk) }
     }
 
     /// Starts to look after a grant.
@@ -73,26 +82,23 @@ impl Keeper {
             hold_until: grant.hold_until,
             renew: grant.spec.auto_renew,
         };
-        let mut book = self.desk.book();
-        let id = book.admit(Arc::clone(grant), terms, fastrand::f64());
-        let first = book.next_wake();
-        drop(book);
-        // Nobody else sets it, and nobody reads it before the grant is handed out.
-        let _ = grant.kept.set(id);
-        self.attend(first);
+        let jitter = fastrand::f64();
+        let (id, early) = self.desk.planning(|book| book.admit(Arc::clone(grant), terms, jitter));
+        grant.kept.set(id);
+        self.attend(early);
     }
 
     /// Stops looking after a grant; answers that are still on their way will be ignored.
     pub(crate) fn dismiss(&self, grant: &Grant) {
         if let Some(id) = grant.kept.get() {
-            self.desk.book().dismiss(*id);
+            self.desk.plan().book.dismiss(id);
         }
     }
 
     /// The holder extended the lease itself.
     pub(crate) fn moved(&self, grant: &Grant) {
         if let Some(id) = grant.kept.get() {
-            self.desk.book().moved(*id, grant.valid_until());
+            self.desk.plan().book.moved(id, grant.valid_until());
         }
     }
 
@@ -102,27 +108,26 @@ impl Keeper {
         self.desk.lose(grant, loss);
     }
 
-    /// Sees to it that the task is there and awake in time for `first`.
-    fn attend(&self, first: Option<Moment>) {
+    /// Sees to it that the task is there, and awake if it has planned to look too late.
+    fn attend(&self, early: bool) {
         if !self.desk.attended.swap(true, Ordering::AcqRel) {
             match tokio::runtime::Handle::try_current() {
                 Ok(runtime) => {
-                    drop(runtime.spawn(keep(Arc::downgrade(&self.desk), Arc::clone(&self.wake))));
+                    let wake = Arc::clone(&self.desk.wake);
+                    drop(runtime.spawn(keep(Arc::downgrade(&self.desk), wake)));
                 }
                 // Without a runtime nothing is renewed; deadlines are still honoured by those who read them.
                 Err(_) => self.desk.attended.store(false, Ordering::Release),
             }
-        } else if self.desk.asleep.load(Ordering::SeqCst)
-            || first.is_some_and(|first| first < self.desk.clock.now().after(TICK))
-        {
-            self.wake.notify_one();
+        } else if early {
+            self.desk.wake.notify_one();
         }
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        self.wake.notify_one();
+        self.desk.wake.notify_one();
     }
 }
 
@@ -132,7 +137,6 @@ struct Attendance(Weak<Desk>);
 impl Drop for Attendance {
     fn drop(&mut self) {
         if let Some(desk) = self.0.upgrade() {
-            desk.asleep.store(false, Ordering::SeqCst);
             desk.attended.store(false, Ordering::Release);
         }
     }
@@ -145,11 +149,7 @@ async fn keep(desk: Weak<Desk>, wake: Arc<Notify>) {
     loop {
         let Some(desk) = attendance.0.upgrade() else { return };
         let now = desk.clock.now();
-        let (due, next) = {
-            let mut book = desk.book();
-            let due = book.due(now);
-            (due, book.next_wake())
-        };
+        let (due, until) = desk.look(now, &mut idle);
         for (grant, loss) in due.lost {
             desk.lose(&grant, loss);
         }
@@ -159,34 +159,13 @@ async fn keep(desk: Weak<Desk>, wake: Arc<Notify>) {
             // Each batch on its own: a slow store must not delay the news of a loss.
             tokio::spawn(renew_batch(Arc::clone(&desk), batch));
         }
-        idle = if next.is_some() { 0 } else { idle + 1 };
+        let left = until.since(desk.clock.now()).max(Duration::from_millis(1));
         drop(desk);
-        match next {
-            // Timers stand still while a machine sleeps, leases do not: so look at least every tick.
-            Some(next) => {
-                let Some(desk) = attendance.0.upgrade() else { return };
-                let left = next.since(desk.clock.now()).min(TICK);
-                drop(desk);
-                let _ =
-                    tokio::time::timeout(left.max(Duration::from_millis(1)), wake.notified()).await;
-            }
-            // Linger for a moment: locks that come and go quickly should not have to wake the task each time.
-            None if idle <= 2 => {
-                let _ = tokio::time::timeout(TICK, wake.notified()).await;
-            }
-            None => {
-                let Some(desk) = attendance.0.upgrade() else { return };
-                desk.asleep.store(true, Ordering::SeqCst);
-                // Whoever was entered since the last look did not know yet that somebody has to be woken.
-                let alone = desk.book().is_empty();
-                drop(desk);
-                if alone {
-                    wake.notified().await;
-                }
-                let Some(desk) = attendance.0.upgrade() else { return };
-                desk.asleep.store(false, Ordering::SeqCst);
-                idle = 0;
-            }
+        if until == Moment::FAR_FUTURE {
+            wake.notified().await;
+            idle = 0;
+        } else {
+            let _ = tokio::time::timeout(left, wake.notified()).await;
         }
     }
 }
@@ -231,8 +210,32 @@ fn same_for_all(error: &LockError, count: usize) -> Vec<Result<Extension, LockEr
 }
 
 impl Desk {
-    fn book(&self) -> MutexGuard<'_, Book<Arc<Grant>>> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is due, and until when the task may sleep. `idle` counts the looks at an empty book.
+    fn look(&self, now: Moment, idle: &mut u32) -> (Due<Arc<Grant>>, Moment) {
+        let mut plan = self.plan();
+        let due = plan.book.due(now);
+        let next = plan.book.next_wake();
+        *idle = if next.is_some() { 0 } else { *idle + 1 };
+        // Locks that come and go quickly should not have to wake the task each time, so it lingers for a moment.
+        plan.wakes_at = if *idle > IDLE_LOOKS {
+            Moment::FAR_FUTURE
+        } else {
+            // Timers stand still while a machine sleeps, leases do not: so look at least every tick.
+            next.unwrap_or(Moment::FAR_FUTURE).min(now.after(TICK))
+        };
+        (due, plan.wakes_at)
+    }
+
+    /// Changes the book; also says whether something is now due before the task means to look.
+    fn planning<T>(&self, change: impl FnOnce(&mut Book<Arc<Grant>>) -> T) -> (T, bool) {
+        let mut plan = self.plan();
+        let out = change(&mut plan.book);
+        let early = plan.book.next_wake().is_some_and(|next| next < plan.wakes_at);
+        (out, early)
     }
 
     fn answered(
@@ -268,7 +271,12 @@ impl Desk {
                 Answer::Failed
             }
         };
-        let lost = self.book().answered(id, answer, self.clock.now(), fastrand::f64());
+        let (now, jitter) = (self.clock.now(), fastrand::f64());
+        let (lost, early) = self.planning(|book| book.answered(id, answer, now, jitter));
+        // The next try after a failure comes sooner than the task expected.
+        if early {
+            self.wake.notify_one();
+        }
         if let Some((grant, loss)) = lost {
             self.lose(&grant, loss);
         }

@@ -1,4 +1,4 @@
-//! The builders behind the blocking `acquire` and `try_acquire`: options first, then `.get()` or `.run(…)`.
+//! The builders behind the blocking `acquire`, `acquire_all` and `try_acquire`: options first, then `.get()` or `.run(…)`.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -15,8 +15,13 @@ pub struct Acquire(pub(super) holdtight_core::Acquire);
 
 /// A lock about to be tried: see [`DistributedLock::try_acquire`](super::DistributedLock::try_acquire).
 #[derive(Debug)]
-#[must_use = "nothing happens until `get` is called"]
+#[must_use = "nothing happens until `get` or `run` is called"]
 pub struct TryAcquire(pub(super) holdtight_core::TryAcquire);
+
+/// Several locks about to be taken: see [`DistributedLock::acquire_all`](super::DistributedLock::acquire_all).
+#[derive(Debug)]
+#[must_use = "nothing happens until `get` or `run` is called"]
+pub struct AcquireAll(pub(super) holdtight_core::AcquireAll);
 
 macro_rules! options {
     ($builder:ident: $($(#[$doc:meta])* $name:ident($($value:ident: $type:ty)?);)*) => {
@@ -48,17 +53,24 @@ macro_rules! common_options {
     };
 }
 
-common_options!(Acquire);
-common_options!(TryAcquire);
-
-options! { Acquire:
-    /// How long to wait if the lock is busy. Zero makes one attempt. Default 5 s.
-    wait(wait: Duration);
-    /// Waits until it can be had, however long that takes.
-    wait_forever();
-    /// How a busy lock is rechecked.
-    retry(retry: RetryPolicy);
+macro_rules! wait_options {
+    ($builder:ident) => {
+        options! { $builder:
+            /// How long to wait if a lock is busy. Zero makes one attempt. Default 5 s.
+            wait(wait: Duration);
+            /// Waits until it can be had, however long that takes.
+            wait_forever();
+            /// How a busy lock is rechecked.
+            retry(retry: RetryPolicy);
+        }
+    };
 }
+
+common_options!(Acquire);
+common_options!(AcquireAll);
+common_options!(TryAcquire);
+wait_options!(Acquire);
+wait_options!(AcquireAll);
 
 impl Acquire {
     /// Takes the lock.
@@ -75,13 +87,17 @@ impl Acquire {
     /// Those of acquiring; [`Lost`](crate::ErrorKind::Lost) if the lock was lost before the work ended: somebody else may
     /// have worked at the same time. Work that ended before is `Ok`, whatever the release then says.
     pub fn run<T>(self, work: impl FnOnce(&Held) -> T) -> Result<T, LockError> {
-        let handle = self.get()?;
-        let out = work(handle.held());
-        handle.held().check()?;
-        // The work was done in time. That the lock could not be given back is logged where it happens.
-        let _ = handle.release();
-        Ok(out)
+        under(self.get()?, work)
     }
+}
+
+/// Runs `work` under a lock and gives it back.
+fn under<T>(handle: LockHandle, work: impl FnOnce(&Held) -> T) -> Result<T, LockError> {
+    let out = work(handle.held());
+    handle.held().check()?;
+    // The work was done in time. That the lock could not be given back is logged where it happens.
+    let _ = handle.release();
+    Ok(out)
 }
 
 impl TryAcquire {
@@ -91,5 +107,13 @@ impl TryAcquire {
     /// As [`DistributedLock::try_acquire`](super::DistributedLock::try_acquire).
     pub fn get(self) -> Result<Option<LockHandle>, LockError> {
         Ok(background::wait(self.0.into_future())?.map(LockHandle::new))
+    }
+
+    /// As [`Acquire::run`], if the lock can be had at once: `Ok(None)` if it is busy, and nothing was run.
+    ///
+    /// # Errors
+    /// As [`Acquire::run`], without `Timeout`.
+    pub fn run<T>(self, work: impl FnOnce(&Held) -> T) -> Result<Option<T>, LockError> {
+        self.get()?.map(|handle| under(handle, work)).transpose()
     }
 }

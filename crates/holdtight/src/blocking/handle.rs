@@ -34,7 +34,7 @@ pub struct LockHandle {
 
 /// A view of a held lock: what work done under it may know. Cheap to clone; does not keep the lock.
 #[derive(Clone)]
-pub struct Held(holdtight_core::Held);
+pub struct Held(pub(super) holdtight_core::Held);
 
 impl LockHandle {
     pub(super) fn new(inner: holdtight_core::LockHandle) -> Self {

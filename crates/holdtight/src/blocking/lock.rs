@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use holdtight_core::{Fence, Guarantees, Lease, LockError, LockInfo, LockToken};
 
-use super::acquire::{Acquire, TryAcquire};
+use super::acquire::{Acquire, AcquireAll, TryAcquire};
 use super::background;
 use super::builder::Builder;
+use super::election::Election;
 use super::handle::{Held, LockHandle};
 use crate::lock::{ByUrl, IntoStore};
 
@@ -68,6 +69,26 @@ impl DistributedLock {
         TryAcquire(self.inner.try_acquire(key))
     }
 
+    /// Takes several locks, all or none, without deadlock whatever others ask for and in whatever order. Add options, then
+    /// [`get`](AcquireAll::get) them, or [`run`](AcquireAll::run) work.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire); a `Timeout` names the lock that was busy last.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), holdtight::LockError> {
+    /// # let lock = holdtight::blocking::DistributedLock::connect("memory:")?;
+    /// let moved = lock.acquire_all(["account:7", "account:3"]).run(|both| {
+    ///     both.check()?; // before every side effect
+    ///     Ok::<_, holdtight::LockError>(both.fences())
+    /// })??;
+    /// # assert_eq!(moved.len(), 2);
+    /// # Ok(()) }
+    /// ```
+    pub fn acquire_all<K: Into<String>>(&self, keys: impl IntoIterator<Item = K>) -> AcquireAll {
+        AcquireAll(self.inner.acquire_all(keys))
+    }
+
     /// Takes the lock, waiting at most `wait`: the same as `acquire(key).wait(wait).get()`.
     ///
     /// # Errors
@@ -105,6 +126,60 @@ impl DistributedLock {
         work: impl FnOnce(&Held) -> T,
     ) -> Result<T, LockError> {
         self.acquire(key).run(work)
+    }
+
+    /// Runs `work` on this thread unless it was run within the last `period`, here or anywhere else: `Ok(None)` if it was.
+    ///
+    /// The period counts from the start of the work, by the store's clock. Work that takes longer than the period keeps the
+    /// lock until it is done. Work that panics does not count: the lock is given back.
+    ///
+    /// # Errors
+    /// As [`Acquire::run`], without `Timeout`; [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a period outside the
+    /// store's limits.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), holdtight::LockError> {
+    /// # use std::time::Duration;
+    /// # let lock = holdtight::blocking::DistributedLock::connect("memory:")?;
+    /// let hour = Duration::from_secs(3600);
+    /// assert_eq!(lock.once_per("report", hour, |_| "sent")?, Some("sent"));
+    /// assert_eq!(lock.once_per("report", hour, |_| "sent")?, None);
+    /// # Ok(()) }
+    /// ```
+    pub fn once_per<T>(
+        &self,
+        key: impl AsRef<str>,
+        period: Duration,
+        work: impl FnOnce(&Held) -> T,
+    ) -> Result<Option<T>, LockError> {
+        let (lock, key) = (self.inner.clone(), key.as_ref().to_owned());
+        let turn = background::wait(async move { lock.turn(key, period).await })?;
+        let Some(turn) = turn.map(Turn::new) else { return Ok(None) };
+        let out = work(&turn.held);
+        turn.held.check()?;
+        // The work was done in time. If its period is cut short, the log says so.
+        turn.done();
+        Ok(Some(out))
+    }
+
+    /// An election for the post `post`: one leader at a time.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), holdtight::LockError> {
+    /// # let lock = holdtight::blocking::DistributedLock::connect("memory:")?;
+    /// let election = lock.election("scheduler").reason("node 7");
+    /// let done = election.lead(|held| {
+    ///     for job in ["a", "b"] {
+    ///         held.check()?; // a leader that goes on after losing is two leaders
+    ///         println!("{job} under fence {}", held.fence());
+    ///     }
+    ///     Ok::<_, holdtight::LockError>(())
+    /// })?;
+    /// # done
+    /// # }
+    /// ```
+    pub fn election(&self, post: impl AsRef<str>) -> Election {
+        Election(self.inner.election(post))
     }
 
     /// Whether anybody holds the lock now. By the time it is read the answer may be old: to *get* the lock, try.
@@ -208,5 +283,31 @@ impl DistributedLock {
     pub fn shutdown(&self) -> Result<(), LockError> {
         let lock = self.inner.clone();
         background::wait(async move { lock.shutdown().await })
+    }
+}
+
+/// A turn whose end is driven by the background thread, also if the work panics.
+struct Turn {
+    held: Held,
+    inner: Option<holdtight_core::Turn>,
+}
+
+impl Turn {
+    fn new(inner: holdtight_core::Turn) -> Self {
+        Self { held: Held(inner.held()), inner: Some(inner) }
+    }
+
+    fn done(mut self) {
+        if let Some(turn) = self.inner.take() {
+            let _ = background::wait(turn.done());
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(inner) = self.inner.take() {
+            background::inside(|| drop(inner));
+        }
     }
 }

@@ -76,16 +76,46 @@ pub async fn granted_for(
     ttl: Duration,
 ) -> Lease {
     let request = AcquireRequest::new(key.clone(), secret.clone(), ttl);
-    match Arc::clone(store).acquire(request).await.unwrap() {
-        Attempt::Granted(lease) => lease,
-        other => panic!("{key:?} must be granted, not {other:?}"),
+    let started = tokio::time::Instant::now();
+    loop {
+        match Arc::clone(store).acquire(request.clone()).await {
+            Ok(Attempt::Granted(lease)) => return lease,
+            Ok(other) => panic!("{key:?} must be granted, not {other:?}"),
+            Err(error) => late(started, &error).await,
+        }
+    }
+}
+
+/// Before a step is asked again: its error must only say that a starved machine was late.
+async fn late(started: tokio::time::Instant, error: &LockError) {
+    assert!(error.kind().is_transient() && started.elapsed() < PATIENCE, "{error}");
+    tokio::time::sleep(Duration::from_millis(5)).await;
+}
+
+/// Extends, however late the answer is: a retry of an extension does no harm.
+pub async fn extended(
+    store: &Arc<RedisStore>,
+    key: &Key,
+    secret: &Secret,
+    by: Duration,
+) -> Extension {
+    let started = tokio::time::Instant::now();
+    loop {
+        match extend(store, key, secret, by).await {
+            Ok(extension) => return extension,
+            Err(error) => late(started, &error).await,
+        }
     }
 }
 
 pub async fn busy(store: &Arc<RedisStore>, key: &Key, secret: &Secret, intent: Intent) -> Busy {
-    match attempt(store, key, secret, intent).await.unwrap() {
-        Attempt::Busy(busy) => busy,
-        other => panic!("{key:?} must be busy, not {other:?}"),
+    let started = tokio::time::Instant::now();
+    loop {
+        match attempt(store, key, secret, intent).await {
+            Ok(Attempt::Busy(busy)) => return busy,
+            Ok(other) => panic!("{key:?} must be busy, not {other:?}"),
+            Err(error) => late(started, &error).await,
+        }
     }
 }
 

@@ -64,6 +64,8 @@ fn find(directory: &Path, program: &str) -> Option<PathBuf> {
 pub struct Server {
     child: Child,
     pub port: u16,
+    /// Its own: a replica leaves a file that another version could not load.
+    directory: PathBuf,
 }
 
 impl Server {
@@ -76,6 +78,9 @@ impl Server {
     pub fn start_in(program: &Path, environment: &[(&str, &Path)]) -> Self {
         for _ in 0..5 {
             let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let directory = Path::new(env!("CARGO_TARGET_TMPDIR"))
+                .join(format!("server-{}-{port}", std::process::id()));
+            std::fs::create_dir_all(&directory).unwrap();
             let child = Command::new(program)
                 .args([
                     "--port",
@@ -88,12 +93,12 @@ impl Server {
                     "no",
                 ])
                 .envs(environment.iter().copied())
-                .current_dir(env!("CARGO_TARGET_TMPDIR"))
+                .current_dir(&directory)
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .spawn()
                 .unwrap();
-            let mut server = Self { child, port };
+            let mut server = Self { child, port, directory };
             let started = Instant::now();
             while started.elapsed() < Duration::from_secs(20) {
                 if !matches!(server.child.try_wait(), Ok(None)) {
@@ -121,5 +126,6 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = (self.child.kill(), self.child.wait());
+        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use super::directory::{Account, Directory};
 use super::port::free_port;
@@ -110,6 +110,16 @@ impl Process {
     /// Freezes it with `SIGSTOP`: it keeps its connections and answers nothing.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
+        // The signal is only on its way. Until it has arrived in all threads, there may be one more answer.
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
+        let stopped = |pid| {
+            let look = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+            matches!(waitid(WaitId::Pid(pid), look), Ok(Some(_)))
+        };
+        let started = Instant::now();
+        while pid.is_some_and(|pid| !stopped(pid)) && started.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_micros(100));
+        }
     }
 
     /// Lets it go on after [`pause`](Self::pause).

@@ -3,7 +3,3 @@ local function clock()
   local time = redis.call('TIME')
   return time[1] * 1000000 + time[2]
 end
-
-local function decimal(number)
-  return string.format('%.0f', number)
-end

@@ -1,6 +1,7 @@
--- A record is 'ht1 SECRET FENCE GRANTED OWNER', one line; a line feed at its end says that somebody waits.
-local function owned(record, secret)
-  return record and string.sub(record, 1, #secret + 5) == 'ht1 ' .. secret .. ' '
+-- A record is 'ht1 SECRET FENCE GRANTED OWNER', one line; a line feed at its end says that somebody waits. Its
+-- beginning, up to the space after the secret, says whose it is.
+local function owned(record, beginning)
+  return record and string.sub(record, 1, #beginning) == beginning
 end
 
 local function fence_of(record)

@@ -1,12 +1,12 @@
 -- Moves the ends of several leases.
 -- KEYS  for each lock: lock, index of the secret
--- ARGV  1 nonce, then for each lock: secret, 'L' at least or 'A' add, ms
--- Returns {'E', nonce, then for each lock: fence or '' if it is not held, ms left}
+-- ARGV  1 id of the request, then for each lock: secret, 'L' at least or 'A' add and ms
+-- Returns E, id, then for each lock: fence or nothing if it is not held, ms left
 local now = math.floor(clock() / 1000)
 local answer = {'E', ARGV[1]}
 for i = 1, #KEYS / 2 do
   local key, index = KEYS[2 * i - 1], KEYS[2 * i]
-  local secret, how, ms = ARGV[3 * i - 1], ARGV[3 * i], tonumber(ARGV[3 * i + 1])
+  local secret, how, ms = ARGV[2 * i], string.sub(ARGV[2 * i + 1], 1, 1), tonumber(string.sub(ARGV[2 * i + 1], 2))
   local lock = lock_of(read(key))
   answer[2 * i + 1], answer[2 * i + 2] = '', 0
   if lock and lock.lockId == secret and is_live(lock, now) then
@@ -16,7 +16,7 @@ for i = 1, #KEYS / 2 do
       lock.expiresAtMs = ends
       store(lock, now, key, index)
     end
-    answer[2 * i + 1], answer[2 * i + 2] = lock.fence, math.max(lock.expiresAtMs - now, 0)
+    answer[2 * i + 1], answer[2 * i + 2] = lock.fence, decimal(math.max(lock.expiresAtMs - now, 0))
   end
 end
-return answer
+return table.concat(answer, '\n')

@@ -1,9 +1,9 @@
 -- Frees a lock, whoever holds it, if its fence is still the one that was seen. The index is left to expire.
 -- KEYS  1 lock  2 waiters
--- ARGV  1 nonce  2 fence  3 beginning of a channel
--- Returns {'R', nonce} released  {'N', nonce} another fence, or not held
+-- ARGV  1 id of the request  2 fence
+-- Returns R, id: released  N, id: another fence, or not held
 local lock = lock_of(read(KEYS[1]))
-if not lock or tonumber(lock.fence) ~= tonumber(ARGV[2]) then return {'N', ARGV[1]} end
+if not lock or tonumber(lock.fence) ~= tonumber(ARGV[2]) then return 'N\n' .. ARGV[1] end
 redis.call('DEL', KEYS[1])
-wake(KEYS[2], KEYS[1], ARGV[3])
-return {'R', ARGV[1]}
+wake(KEYS[2], KEYS[1])
+return 'R\n' .. ARGV[1]

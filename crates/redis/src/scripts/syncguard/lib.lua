@@ -29,7 +29,7 @@ end
 local function count(counter, now)
   local last = redis.call('GET', counter)
   if last and not string.find(last, '^%d+$') or tonumber(last or 0) >= 900000000000000 then
-    return nil, 'FENCE no fence is left, or the counter is not a number'
+    return nil, redis.error_reply('FENCE no fence is left, or the counter is not a number')
   end
   if not last then redis.call('SET', counter, string.format('%.0f', now)) end
   return string.format('%015.0f', redis.call('INCR', counter))

@@ -1,7 +1,7 @@
 -- Says who holds some locks.
 -- KEYS  the locks
--- ARGV  1 nonce
--- Returns {'L', nonce, clock in µs, then for each lock: description, ms left, -1 no end, -2 not held}
+-- ARGV  1 id of the request
+-- Returns L, id, clock in µs, then for each lock: description, ms left, -1 no end, -2 not held
 local micros = clock()
 local answer = {'L', ARGV[1], decimal(micros)}
 for i, key in ipairs(KEYS) do
@@ -9,6 +9,6 @@ for i, key in ipairs(KEYS) do
   local lock = lock_of(held)
   local over = not held or lock and not is_live(lock, micros / 1000)
   answer[2 * i + 2] = lock and told(lock) or ''
-  answer[2 * i + 3] = over and -2 or redis.call('PTTL', key)
+  answer[2 * i + 3] = over and -2 or left_of(key)
 end
-return answer
+return table.concat(answer, '\n')

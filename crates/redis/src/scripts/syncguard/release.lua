@@ -1,14 +1,13 @@
 -- Gives a lock back, or withdraws a waiter.
 -- KEYS  1 lock  2 waiters  3 index of the secret
--- ARGV  1 nonce  2 secret  3 waiter entry  4 beginning of a channel
--- Returns {'R', nonce} released  {'N', nonce} was not held
+-- ARGV  1 id of the request  2 secret
+-- Returns R, id: released  N, id: was not held
 local held = read(KEYS[1])
 local lock = lock_of(held)
 if lock and lock.lockId == ARGV[2] and is_live(lock, math.floor(clock() / 1000)) then
   redis.call('DEL', KEYS[1], KEYS[3])
-  wake(KEYS[2], KEYS[1], ARGV[4])
-  return {'R', ARGV[1]}
+  wake(KEYS[2], KEYS[1])
+  return 'R\n' .. ARGV[1]
 end
-redis.pcall('ZREM', KEYS[2], ARGV[3])
-if not held then wake(KEYS[2], KEYS[1], ARGV[4]) end
-return {'N', ARGV[1]}
+withdraw(KEYS[2], KEYS[1], ARGV[2], not held)
+return 'N\n' .. ARGV[1]

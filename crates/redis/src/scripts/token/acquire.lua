@@ -1,41 +1,32 @@
 -- Takes a lock whose value is the bare secret; fence and owner stand in a record beside it.
--- KEYS  1 lock  2 fence counter  3 waiters  4 record
--- ARGV  1 nonce  2 secret  3 lease in ms  4 owner text
---       5 queue: 0 no, 1 yes, 2 yes and an entry may exist  6 waiter entry  7 how long it lives, ms
--- Returns {'G', nonce, fence, ms left, number of other waiters or -1 if nobody looked}
---         {'B', nonce, ms left or -1, clock in µs, description}
+-- KEYS  1 lock  2 fence counter  3 record  4 waiters, unless the caller does not wait
+-- ARGV  1 id of the request  2 secret  3 lease in ms  4 owner text
+--       5 'again', only if the caller may stand among the waiters
+-- Returns G, id, fence, ms left, number of other waiters or -1 if nobody looked
+--         B, id, ms left or -1, clock in µs, description
 local now = clock()
 local held = read(KEYS[1])
-local record = held and read(KEYS[4])
+local record = held and read(KEYS[3])
 if held and held ~= ARGV[2] then
-  local description = owned(record, held) and described(record) or ''
-  if ARGV[5] ~= '0' and description ~= '' then
-    redis.pcall('ZADD', KEYS[3], 'NX', decimal(now), ARGV[6])
-    redis.pcall('PEXPIRE', KEYS[3], ARGV[7])
-  end
-  return {'B', ARGV[1], redis.call('PTTL', KEYS[1]), decimal(now), description}
+  local description = owned(record, 'ht1 ' .. held .. ' ') and described(record) or ''
+  if KEYS[4] and description ~= '' then enqueue(KEYS[4], decimal(now), ARGV[2]) end
+  return table.concat({'B', ARGV[1], left_of(KEYS[1]), decimal(now), description}, '\n')
 end
 
-local left, fence = tonumber(ARGV[3]), nil
-if owned(record, ARGV[2]) then
-  fence, left = fence_of(record), prolong(KEYS[1], 'L', ARGV[3])
+local beginning = 'ht1 ' .. ARGV[2] .. ' '
+local left, fence, refusal = ARGV[3], nil, nil
+if owned(record, beginning) then
+  fence, left = fence_of(record), prolong(KEYS[1], 'L' .. ARGV[3])
 else
   -- Free, or taken with this secret by a program that mints no fences.
-  local number, refusal = mint(KEYS[2], now)
-  if not number then return redis.error_reply(refusal) end
-  fence = decimal(number)
+  fence, refusal = mint(KEYS[2], now)
+  if not fence then return refusal end
   if held then
-    left = prolong(KEYS[1], 'L', ARGV[3])
+    left = prolong(KEYS[1], 'L' .. ARGV[3])
   else
     redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
   end
-  record = 'ht1 ' .. ARGV[2] .. ' ' .. fence .. ' ' .. decimal(now) .. ' ' .. ARGV[4]
+  record = beginning .. fence .. ' ' .. decimal(now) .. ' ' .. ARGV[4]
 end
-remember(KEYS[4], record, left)
-local others = -1
-if ARGV[5] == '2' then
-  redis.pcall('ZREM', KEYS[3], ARGV[6])
-  others = redis.pcall('ZCARD', KEYS[3])
-  if type(others) ~= 'number' then others = -1 end
-end
-return {'G', ARGV[1], fence, left, others}
+remember(KEYS[3], record, left)
+return table.concat({'G', ARGV[1], fence, left, ARGV[5] and dequeue(KEYS[4], ARGV[2]) or -1}, '\n')

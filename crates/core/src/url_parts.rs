@@ -1,35 +1,69 @@
-//! Splits a store's URL into its parts: scheme, user, password, hosts, path, options.
+//! Splits the URL of a store on a network into its parts: scheme, user, password, hosts, path, options.
 //!
-//! Written by hand because no URL library takes several hosts, and because errors here must never repeat a
-//! password. What the parts mean is `config.rs`'s affair.
+//! For those who write a store. By hand because no URL library takes several hosts, and because errors here must never
+//! repeat a password. What the parts mean is the store's affair.
 
-use holdtight_core::LockError;
+use std::fmt;
 
-/// A URL in parts, percent-decoded. `Debug` is not derived: there is a password inside.
-pub(crate) struct Parts {
-    pub(crate) scheme: String,
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
+use crate::error::LockError;
+
+/// A store's URL in parts, percent-decoded.
+///
+/// `Debug` shows neither user, password, path nor options: any of them may hold a secret.
+///
+/// ```
+/// use holdtight_core::UrlParts;
+/// let parts = UrlParts::parse("mystore://ann:p%40ss@a:7000,[::1]/db?timeout=2s", "mystore://127.0.0.1")?;
+/// assert_eq!((parts.scheme.as_str(), parts.path.as_str()), ("mystore", "db"));
+/// assert_eq!(parts.password.as_deref(), Some("p@ss"));
+/// assert_eq!(parts.hosts, [("a".to_owned(), Some(7000)), ("::1".to_owned(), None)]);
+/// assert_eq!(parts.options, [("timeout".to_owned(), "2s".to_owned())]);
+/// # Ok::<(), holdtight_core::LockError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UrlParts {
+    /// In lower case.
+    pub scheme: String,
+    /// `None` if empty.
+    pub user: Option<String>,
+    /// `None` if empty.
+    pub password: Option<String>,
     /// `(host, port)`; brackets of IPv6 addresses are gone.
-    pub(crate) hosts: Vec<(String, Option<u16>)>,
+    pub hosts: Vec<(String, Option<u16>)>,
     /// Without its leading slash.
-    pub(crate) path: String,
-    pub(crate) options: Vec<(String, String)>,
+    pub path: String,
+    /// `name=value` in their order; a name alone has an empty value.
+    pub options: Vec<(String, String)>,
+}
+
+impl fmt::Debug for UrlParts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UrlParts")
+            .field("scheme", &self.scheme)
+            .field("hosts", &self.hosts)
+            .finish_non_exhaustive()
+    }
 }
 
 fn wrong(what: &str) -> LockError {
     LockError::invalid_config(format!("the store URL is wrong: {what}"))
 }
 
-impl Parts {
+impl UrlParts {
     /// Reads `scheme://[user[:password]@]host[:port][,host…][/path][?name=value&…]`, also `scheme:///path`.
-    pub(crate) fn parse(url: &str) -> Result<Self, LockError> {
+    ///
+    /// `example` is a right URL, for the error of somebody who left out the scheme.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig), which says what is wrong and repeats nothing of the URL.
+    pub fn parse(url: &str, example: &str) -> Result<Self, LockError> {
         if url.len() > 8192 {
             return Err(wrong("it is longer than 8 KiB"));
         }
         let (scheme, rest) = url
             .split_once("://")
-            .ok_or_else(|| wrong("it has no scheme; write for example redis://127.0.0.1:6379"))?;
+            .ok_or_else(|| wrong(&format!("it has no scheme; write for example {example}")))?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         if query.contains('#') || rest.contains('#') {
             return Err(wrong("it has a '#'; write %23 if that is part of a name or a password"));
@@ -123,11 +157,14 @@ mod tests {
 
     use super::*;
 
+    fn parse(url: &str) -> Result<UrlParts, LockError> {
+        UrlParts::parse(url, "store://127.0.0.1")
+    }
+
     #[test]
     fn all_parts_are_found() {
-        let parts =
-            Parts::parse("Redis://ann:p%40ss@[::1]:7000,b,c:7002/my/svc?prefix=a%26b&x").unwrap();
-        assert_eq!(parts.scheme, "redis");
+        let parts = parse("Store://ann:p%40ss@[::1]:7000,b,c:7002/my/svc?prefix=a%26b&x").unwrap();
+        assert_eq!(parts.scheme, "store");
         assert_eq!(parts.user.as_deref(), Some("ann"));
         assert_eq!(parts.password.as_deref(), Some("p@ss"));
         let hosts = [("::1", Some(7000)), ("b", None), ("c", Some(7002))];
@@ -135,27 +172,28 @@ mod tests {
         assert_eq!(parts.path, "my/svc");
         assert_eq!(parts.options[0], ("prefix".to_owned(), "a&b".to_owned()));
         assert_eq!(parts.options[1], ("x".to_owned(), String::new()));
+        assert!(!format!("{parts:?}").contains("p@ss"));
     }
 
     #[test]
     fn a_password_alone_needs_no_user() {
-        let parts = Parts::parse("redis://:pw@h").unwrap();
+        let parts = parse("store://:pw@h").unwrap();
         assert_eq!((parts.user, parts.password.as_deref()), (None, Some("pw")));
     }
 
     #[test]
     fn mistakes_are_named_and_passwords_are_not() {
         for (url, word) in [
-            ("redis", "scheme"),
-            ("redis://:hunter2@h:x", "port"),
-            ("redis://:hunter2@h:0", "port"),
-            ("redis://:hunter2@", ""),
-            ("redis://:hunter2@a,,b", "empty"),
-            ("redis://:hunter2%zz@h", "hexadecimal"),
-            ("redis://:hunter2@[::1", "]"),
-            ("redis://:hunter2@h#x", "%23"),
+            ("store", "store://127.0.0.1"),
+            ("store://:hunter2@h:x", "port"),
+            ("store://:hunter2@h:0", "port"),
+            ("store://:hunter2@", ""),
+            ("store://:hunter2@a,,b", "empty"),
+            ("store://:hunter2%zz@h", "hexadecimal"),
+            ("store://:hunter2@[::1", "]"),
+            ("store://:hunter2@h#x", "%23"),
         ] {
-            match Parts::parse(url) {
+            match parse(url) {
                 Ok(parts) => assert!(parts.hosts.is_empty(), "{url}"),
                 Err(error) => {
                     let text = format!("{error} {error:?}");
@@ -168,8 +206,8 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_text_is_read_without_panic(text: String) {
-            let _ = Parts::parse(&text);
-            let _ = Parts::parse(&format!("redis://{text}"));
+            let _ = parse(&text);
+            let _ = parse(&format!("store://{text}"));
         }
     }
 }

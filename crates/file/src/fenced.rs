@@ -1,0 +1,356 @@
+//! A file that refuses stale holders: its contents are replaced only under a fence that is not older than the one
+//! recorded beside it.
+//!
+//! It knows nothing of locks and stores: any fence of any store will do, as long as one key protects one file. The
+//! contents stay a plain file that every program can read; the fence has a file of its own, `NAME.fence`.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use holdtight_core::{Fence, LockError};
+use rustix::fs::OFlags;
+
+use crate::directory::{flags, open_file};
+use crate::error;
+use crate::failpoint;
+use crate::filesystem;
+use crate::frame::{self, Damage, Magic, PAGE, Writer};
+
+/// The first bytes of a file with a fence.
+const MAGIC: Magic = *b"HTfc";
+
+/// How long a write waits for another one of the same file.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Between two looks whether the other write is done.
+const TICK: Duration = Duration::from_millis(2);
+
+/// A file whose contents are replaced as a whole, by the newest holder of a lock and by nobody older.
+///
+/// A write under a smaller fence than the largest one seen is refused: it comes from a holder that was paused past
+/// its lease. The same holder may write as often as it likes.
+///
+/// ```
+/// # fn main() -> Result<(), holdtight_core::LockError> {
+/// # let place = std::env::temp_dir().join(format!("holdtight-fenced-{}", std::process::id()));
+/// # std::fs::create_dir_all(&place).unwrap();
+/// use holdtight_core::{ErrorKind, Fence};
+/// use holdtight_file::FencedFile;
+///
+/// let report = FencedFile::new(place.join("report.json"))?;
+/// report.replace(Fence::new(8), b"{\"by\": 8}")?;
+///
+/// let late = report.replace(Fence::new(7), b"{\"by\": 7}").unwrap_err();
+/// assert_eq!(late.kind(), ErrorKind::NotHeld);
+/// assert_eq!(report.read()?.unwrap(), b"{\"by\": 8}");
+/// # std::fs::remove_dir_all(&place).unwrap();
+/// # Ok(()) }
+/// ```
+///
+/// # How it is done
+/// Under a file lock on `NAME.fence`: compare the fence, record it and wait for the disk, write the new contents to
+/// `NAME.new` and wait for the disk, rename it to `NAME`. So
+///
+/// - a reader sees the old contents or the new ones, never a part, and needs no lock;
+/// - a crash at any moment, of the process or of the machine, leaves the old contents or the new ones, and a fence
+///   that is not older than the contents; it may be newer, of a holder that died before its contents were in place;
+/// - a process that is frozen inside a write keeps others out until it goes on or dies. They get `Unavailable` after
+///   five seconds; nobody can overtake it and be overwritten afterwards.
+///
+/// # What it asks for
+/// - All writers use this type, or `NAME.fence` and its lock are worth nothing. Whoever may write to the directory can
+///   get around it; so can `rm`.
+/// - A local file system; those of the network are refused. The name is that of a regular file, not of a link.
+/// - A new file gets the mode that the umask allows; one that is replaced keeps its mode, and belongs to whoever replaced it.
+/// - All calls block. In async code, use a thread for blocking work (`tokio::task::spawn_blocking`).
+#[derive(Clone, Debug)]
+pub struct FencedFile {
+    path: PathBuf,
+    directory: PathBuf,
+    patience: Duration,
+}
+
+impl FencedFile {
+    /// The file at `path`. It need not exist; its directory must.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if the path names no file, or one on a network file
+    /// system; what the file system reports otherwise.
+    pub fn new(path: impl AsRef<Path>) -> Result<Self, LockError> {
+        let path = path.as_ref();
+        let Some(name) = path.file_name() else {
+            return Err(LockError::invalid_config(format!(
+                "{} does not end with the name of a file",
+                path.display()
+            )));
+        };
+        let parent = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        // Links on the way there are the user's affair, and must not change their mind between two writes.
+        let directory =
+            parent.canonicalize().map_err(|source| error::io("open", parent, source))?;
+        let opening = |source| error::io("open", &directory, source);
+        let _ = filesystem::of(&File::open(&directory).map_err(opening)?).map_err(opening)??;
+        Ok(Self { path: directory.join(name), directory, patience: PATIENCE })
+    }
+
+    /// How long a write waits while another one of the same file is under way. Default 5 s.
+    #[must_use]
+    pub fn wait(mut self, limit: Duration) -> Self {
+        self.patience = limit;
+        self
+    }
+
+    /// Replaces the contents under `fence`.
+    ///
+    /// # Errors
+    /// [`NotHeld`](holdtight_core::ErrorKind::NotHeld) if a later holder was here already: nothing was changed.
+    /// [`Ambiguous`](holdtight_core::ErrorKind::Ambiguous) if the contents are in place, but perhaps not yet on the
+    /// disk. [`Unavailable`](holdtight_core::ErrorKind::Unavailable) if another write took too long; other kinds for
+    /// what the file system reports: the contents are as before.
+    pub fn replace(&self, fence: Fence, contents: impl AsRef<[u8]>) -> Result<(), LockError> {
+        let guard = self.enter(fence)?;
+        self.put(contents.as_ref())?;
+        drop(guard);
+        Ok(())
+    }
+
+    /// Changes the contents under `fence`: reads them (`None` if there is no file), and replaces them by what `change`
+    /// makes of them, without anybody in between.
+    ///
+    /// # Errors
+    /// As [`replace`](Self::replace).
+    pub fn update(
+        &self,
+        fence: Fence,
+        change: impl FnOnce(Option<Vec<u8>>) -> Vec<u8>,
+    ) -> Result<(), LockError> {
+        let guard = self.enter(fence)?;
+        self.put(&change(self.read()?))?;
+        drop(guard);
+        Ok(())
+    }
+
+    /// The contents, read under `fence`: from now on every earlier holder is refused. For work that reads, thinks, and
+    /// then [replaces](Self::replace): a late write of an earlier holder cannot come in between and be overwritten unseen.
+    ///
+    /// # Errors
+    /// As [`replace`](Self::replace).
+    pub fn read_as(&self, fence: Fence) -> Result<Option<Vec<u8>>, LockError> {
+        let guard = self.enter(fence)?;
+        let contents = self.read()?;
+        drop(guard);
+        Ok(contents)
+    }
+
+    /// The contents, or `None` if there is no file. Takes no lock: they are whole, and may be old in a moment.
+    ///
+    /// # Errors
+    /// What the file system reports.
+    pub fn read(&self) -> Result<Option<Vec<u8>>, LockError> {
+        match fs::read(&self.path) {
+            Ok(contents) => Ok(Some(contents)),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(error::io("read", &self.path, source)),
+        }
+    }
+
+    /// The largest fence that was seen, or `None` if nobody wrote yet.
+    ///
+    /// # Errors
+    /// [`Internal`](holdtight_core::ErrorKind::Internal) if the record is damaged; what the file system reports otherwise.
+    pub fn fence(&self) -> Result<Option<Fence>, LockError> {
+        match open_file(&self.side(), false) {
+            // A write that is under way at this very moment may look like damage, once.
+            Ok(file) => self.recorded(&file).or_else(|_| {
+                std::thread::sleep(TICK);
+                self.recorded(&file)
+            }),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(error::io("open", &self.side(), source)),
+        }
+    }
+
+    /// The path of the file, its directory resolved.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Locks, compares, and records. Afterwards no smaller fence gets in, whatever happens to us.
+    fn enter(&self, fence: Fence) -> Result<File, LockError> {
+        self.check_name()?;
+        let side = self.lock()?;
+        let recorded = self.recorded(&side)?;
+        match recorded {
+            Some(last) if fence < last => {
+                return Err(LockError::not_held(format!(
+                    "the write to {} under fence {fence} is refused: a later holder was here under {last}; stop, and \
+                     acquire the lock again",
+                    self.path.display()
+                )));
+            }
+            Some(last) if fence == last => {}
+            _ => self.record(&side, fence, recorded.is_none())?,
+        }
+        Ok(side)
+    }
+
+    /// A link would be replaced by a file, and what it leads to would stay as it was.
+    fn check_name(&self) -> Result<(), LockError> {
+        match fs::symlink_metadata(&self.path) {
+            Ok(found) if found.is_file() => Ok(()),
+            Ok(_) => Err(LockError::invalid_config(format!(
+                "{} is not a regular file; name the file itself",
+                self.path.display()
+            ))),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(source) => Err(error::io("open", &self.path, source)),
+        }
+    }
+
+    /// The file with the fence, locked, and still the one under that name.
+    fn lock(&self) -> Result<File, LockError> {
+        let path = self.side();
+        let opening = |source| error::io("open", &path, source);
+        let deadline = Instant::now() + self.patience;
+        loop {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o660)
+                .custom_flags(flags(OFlags::NOFOLLOW | OFlags::NONBLOCK))
+                .open(&path)
+                .map_err(opening)?;
+            match file.try_lock() {
+                Ok(()) => {
+                    let mine = file.metadata().map_err(opening)?;
+                    let named = fs::symlink_metadata(&path);
+                    if named
+                        .is_ok_and(|named| (named.dev(), named.ino()) == (mine.dev(), mine.ino()))
+                    {
+                        return Ok(file);
+                    }
+                }
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(source)) => return Err(error::io("lock", &path, source)),
+            }
+            if Instant::now() >= deadline {
+                return Err(LockError::unavailable(format!(
+                    "another write to {} has been under way for {:?}; if its process is stopped, let it go on or end it",
+                    self.path.display(),
+                    self.patience
+                )));
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+
+    fn recorded(&self, side: &File) -> Result<Option<Fence>, LockError> {
+        let path = self.side();
+        let mut page = [0; PAGE];
+        let mut length = 0;
+        while length < PAGE {
+            match side.read_at(&mut page[length..], length as u64) {
+                Ok(0) => break,
+                Ok(more) => length += more,
+                Err(source) if source.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => return Err(error::io("read", &path, source)),
+            }
+        }
+        if length == 0 {
+            return Ok(None);
+        }
+        match frame::read(&page[..length], MAGIC) {
+            Ok((fence, _)) => Ok(Some(Fence::new(fence))),
+            Err(Damage::Newer) => Err(LockError::internal(format!(
+                "{} was written by a later version; update this program",
+                path.display()
+            ))),
+            Err(Damage::Unreadable) => Err(LockError::internal(format!(
+                "{} is damaged, so nobody knows whether this write comes too late; stop all writers, then remove it",
+                path.display()
+            ))),
+        }
+    }
+
+    /// Waits for the disk: contents must never be there under a fence that is not.
+    fn record(&self, side: &File, fence: Fence, first: bool) -> Result<(), LockError> {
+        let path = self.side();
+        let mut page = [0; PAGE];
+        let bytes = Writer::new(&mut page).finish(MAGIC, fence.get());
+        failpoint::point("before the fence of a file is recorded");
+        side.write_all_at(bytes, 0)
+            .and_then(|()| side.sync_data())
+            .map_err(|source| error::io("write", &path, source))?;
+        failpoint::point("after the fence of a file was recorded");
+        if first {
+            self.sync_directory().map_err(|source| error::io("sync", &self.directory, source))?;
+        }
+        Ok(())
+    }
+
+    /// Puts the contents in place, in one step for whoever reads.
+    fn put(&self, contents: &[u8]) -> Result<(), LockError> {
+        let new = self.beside(".new");
+        let creating = |source| error::io("create", &new, source);
+        // What a crash left. We hold the lock, so nobody is writing it.
+        match fs::remove_file(&new) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(creating(source));
+            }
+            _ => {}
+        }
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .custom_flags(flags(OFlags::NOFOLLOW))
+            .open(&new)
+            .map_err(creating)?;
+        failpoint::point("before new contents are written");
+        let written = self
+            .keep_mode(&file)
+            .and_then(|()| file.write_all(contents))
+            .and_then(|()| file.sync_all());
+        failpoint::point("before new contents are put in place");
+        let placed = written.and_then(|()| fs::rename(&new, &self.path));
+        if let Err(source) = placed {
+            // Best effort: the next write removes it as well.
+            let _ = fs::remove_file(&new);
+            return Err(error::io("replace", &self.path, source));
+        }
+        failpoint::point("after new contents were put in place");
+        self.sync_directory().map_err(|source| error::perhaps("sync", &self.directory, source))
+    }
+
+    fn keep_mode(&self, file: &File) -> io::Result<()> {
+        match fs::symlink_metadata(&self.path) {
+            Ok(old) => {
+                let mode = old.permissions().mode() & 0o7777;
+                file.set_permissions(fs::Permissions::from_mode(mode))
+            }
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(source) => Err(source),
+        }
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        File::open(&self.directory)?.sync_all()
+    }
+
+    fn side(&self) -> PathBuf {
+        self.beside(".fence")
+    }
+
+    fn beside(&self, ending: &str) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(ending);
+        name.into()
+    }
+}
