@@ -14,7 +14,7 @@ use holdtight_postgres::{PostgresStore, migrate};
 use holdtight_testkit::Proxy;
 use support::server::Server;
 use support::{
-    LONG, attempt, available, eventually, extend, fresh, holder, key, lookup, open, refused,
+    LONG, attempt, available, eventually, extend, fresh, holder, key, lookup, open, queue, refused,
     release, secret, take,
 };
 
@@ -60,6 +60,40 @@ async fn grants_and_extensions_survive_kill_9_of_the_whole_server_where_the_data
     );
     let taken = take(&store, &fresh, LONG).await.1;
     assert!(taken.fence > lease.fence);
+}
+
+#[tokio::test]
+async fn grants_that_share_a_statement_with_a_refusal_survive_kill_9_of_the_whole_server() {
+    if !available() {
+        return;
+    }
+    let mut server =
+        Server::start(&["wal_writer_delay=10s", "checkpoint_timeout=1h", "autovacuum=off"]);
+    server.sql("ALTER DATABASE postgres SET synchronous_commit = off").unwrap();
+    migrate(&server.url()).await.unwrap();
+    let store = open(&format!("{}?connections=1", server.url())).await;
+    // Keys are taken in order: the refusal comes last.
+    let refusal = key("z");
+    take(&store, &refusal, LONG).await;
+    let mut callers = tokio::task::JoinSet::new();
+    for n in 0..8 {
+        let (store, key) = (Arc::clone(&store), key(&format!("k{n}")));
+        callers.spawn(async move { Some((take(&store, &key, LONG).await.1.fence, key)) });
+    }
+    let (own, busy) = (Arc::clone(&store), refusal.clone());
+    callers.spawn(async move {
+        // One that queues writes, lazily.
+        let answer = queue(&own, &busy, &secret()).await;
+        assert!(matches!(answer, Attempt::Busy(_)), "{answer:?}");
+        None
+    });
+    let granted: Vec<_> = callers.join_all().await.into_iter().flatten().collect();
+    server.kill_whole();
+    server.launch();
+    for (fence, key) in granted {
+        let kept = holder(&store, &key).await;
+        assert_eq!(kept.and_then(|kept| kept.fence), Some(fence), "{key:?}");
+    }
 }
 
 #[tokio::test]
