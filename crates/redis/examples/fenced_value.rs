@@ -15,9 +15,9 @@ pub(crate) async fn late_write(url: &str) -> Result<LockError, LockError> {
     let lock = Builder::shared(store.clone()).build()?;
 
     // The first holder reads the balance, and is then paused for longer than its lease.
-    let slow = lock.acquire("account:7").ttl(Duration::from_millis(100)).auto_renew(false).await?;
+    let slow = lock.acquire("account:7").ttl(Duration::from_secs(1)).auto_renew(false).await?;
     let old_fence = slow.fence();
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    tokio::time::sleep(Duration::from_millis(1200)).await;
 
     // The next one gets the lock and writes.
     let next = lock.acquire("account:7").await?;

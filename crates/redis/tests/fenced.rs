@@ -31,7 +31,7 @@ fn the_documentation_shows_what_was_run() {
     let page = include_str!("../../../docs/stores/redis.md");
     let example = include_str!("../examples/fenced_value.rs");
     assert_eq!(
-        between(page, "<!-- fenced_value -->\n```rust,ignore\n", "```"),
+        between(page, "<!-- fenced_value -->\n```text\n", "```"),
         between(example, "// [shown in the documentation]", "// [end]")
     );
 }
