@@ -80,6 +80,8 @@ pub(crate) struct Grant {
     valid_until: AtomicU64,
     state: AtomicU8,
     contended: AtomicBool,
+    /// A request under its secret was given up and may still arrive at the store.
+    straggling: AtomicBool,
     ended: Notify,
     front: Mutex<Option<LockFront>>,
     /// Where the keeper finds it; set once, right after it was made.
@@ -104,6 +106,7 @@ impl Grant {
             valid_until: AtomicU64::new(lease::valid_until(sent_at, ttl).as_nanos()),
             state: AtomicU8::new(HELD),
             contended: AtomicBool::new(lease.contended.unwrap_or(true)),
+            straggling: AtomicBool::new(false),
             ended: Notify::new(),
             front: Mutex::new(front),
             kept: Place::default(),
@@ -131,6 +134,15 @@ impl Grant {
     /// Whether other processes wait for it, as far as the store last said.
     pub(crate) fn is_contended(&self) -> bool {
         self.contended.load(Ordering::Relaxed)
+    }
+
+    /// Takes note that a request under its secret may still be on its way.
+    pub(crate) fn expect_straggler(&self) {
+        self.straggling.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn expects_straggler(&self) -> bool {
+        self.straggling.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_held(&self, now: Moment) -> bool {

@@ -60,6 +60,11 @@ impl LockHandle {
         self.disown().then(|| Arc::clone(&self.held.grant))
     }
 
+    /// A request of the call that got this lock was given up and may still arrive.
+    pub(crate) fn expect_straggler(&self) {
+        self.held.grant.expect_straggler();
+    }
+
     fn disown(&mut self) -> bool {
         std::mem::replace(&mut self.owned, false)
     }

@@ -62,6 +62,7 @@ pub(crate) async fn give_back(
         None => give(&engine, &grant, lost).await,
         Some(span) => Box::pin(give(&engine, &grant, lost)).instrument(Span::clone(span)).await,
     };
+    look_out_for_stragglers(&engine, &grant);
     let _in = span.as_deref().map(Span::enter);
     match &given {
         Ok(()) => {
@@ -79,6 +80,19 @@ pub(crate) async fn give_back(
         }
     }
     given
+}
+
+/// A request that was given up while the lock was acquired can arrive when it has been given back, and would then hold it
+/// for nobody until its lease ends. So it is released again, for as long as a request may be on its way.
+fn look_out_for_stragglers(engine: &Arc<Engine>, grant: &Arc<Grant>) {
+    if grant.expects_straggler() {
+        let (engine, grant) = (Arc::clone(engine), Arc::clone(grant));
+        let reaper = Arc::clone(&engine);
+        reaper.reaper.submit(Box::pin(async move {
+            let until = engine.clock.now().after(DOUBT);
+            chase(&engine, &grant.key, &grant.secret, until, true).await;
+        }));
+    }
 }
 
 async fn give(
@@ -321,6 +335,7 @@ pub(crate) fn withdraw(
 /// worth waiting for. `false` if it takes more than that.
 fn give_back_now(engine: &Engine, grant: &Grant) -> bool {
     if grant.has_waiters()
+        || grant.expects_straggler()
         || !matches!(
             engine.backend.release_now(&grant.key, &grant.secret),
             Some(Ok(Release::Released))

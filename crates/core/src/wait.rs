@@ -296,6 +296,9 @@ impl Contest {
             );
             return Err(self.explain(error));
         }
+        if self.doubtful {
+            handle.expect_straggler();
+        }
         if !self.calls.is_empty() {
             self.watch_stragglers(&handle);
         }

@@ -475,3 +475,24 @@ async fn the_clock_that_is_injected_is_the_one_that_counts() {
     clock.jump(Duration::from_millis(1));
     assert!(!handle.is_held());
 }
+
+/// The first request lies in a proxy while the second is granted and given back. Then it arrives, and is granted to
+/// nobody: that must not last for the whole lease.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_arrives_after_its_lock_was_given_back_does_not_hold_it_for_long() {
+    for given_back in ["released", "dropped"] {
+        let (lock, store, clock) = scripted();
+        store.next(Step::Acquire, &[Fault::Straggle(10 * SECOND)]);
+        let handle = lock.acquire("k").ttl(300 * SECOND).await.unwrap();
+        if given_back == "released" {
+            handle.release().await.unwrap();
+        } else {
+            drop(handle);
+        }
+        eventually("given back", async || !store.is_held("k").await).await;
+        eventually("the straggler arrives", async || store.is_held("k").await).await;
+        let arrived = clock.now();
+        eventually("and is undone", async || !store.is_held("k").await).await;
+        assert!(clock.now().since(arrived) < 10 * SECOND, "{given_back}");
+    }
+}

@@ -31,6 +31,8 @@ pub enum Fault {
     SlowReply(Duration),
     /// Done only after so long.
     SlowRequest(Duration),
+    /// Given up at once, and done all the same after so long: it lay in a proxy.
+    Straggle(Duration),
 }
 
 /// The steps that can be told to misbehave.
@@ -119,6 +121,13 @@ impl Scripted {
                 Fault::LoseRequest => return lost(),
                 Fault::Refuse(kind) => return Err(LockError::new(kind, "refused by the script")),
                 Fault::SlowRequest(delay) => tokio::time::sleep(delay).await,
+                Fault::Straggle(delay) => {
+                    tokio::spawn(async move {
+                        tokio::time::sleep(delay).await;
+                        drop(call(inner).await);
+                    });
+                    return lost();
+                }
                 Fault::None | Fault::LoseReply | Fault::SlowReply(_) => {}
             }
             let answer = call(inner).await;
