@@ -55,7 +55,6 @@ impl Memory {
     /// `secret` wrote the document `name`, and so holds it until `over`.
     pub(crate) fn wrote(&self, name: &str, secret: &Secret, version: String, over: Micros) {
         let mut state = self.state();
-        state.busy.remove(name);
         if state.written.len() >= MOST {
             state.written.clear();
         }
@@ -102,9 +101,7 @@ mod tests {
     #[test]
     fn only_the_owner_takes_what_it_wrote_and_only_once() {
         let memory = Memory::default();
-        memory.note_busy("d");
         memory.wrote("d", &secret("a"), "v1".into(), Micros(5));
-        assert!(!memory.was_busy("d"));
         assert!(
             memory.take("d", &secret("b")).is_none() && memory.take("e", &secret("a")).is_none()
         );
@@ -112,6 +109,13 @@ mod tests {
         let written = memory.take("d", &secret("a")).unwrap();
         assert_eq!((written.version.as_str(), written.over), ("v2", Micros(9)));
         assert!(memory.take("d", &secret("a")).is_none());
+    }
+
+    #[test]
+    fn a_busy_document_is_known_as_such_for_a_while() {
+        let memory = Memory::default();
+        memory.note_busy("d");
+        assert!(memory.was_busy("d") && !memory.was_busy("e"));
     }
 
     #[test]

@@ -118,9 +118,16 @@ impl Step {
             };
             match tried {
                 Ok(answer) => return Ok(answer),
+                // Taken and freed by others, again and again, between our two requests: busy is the truth.
+                Err(Fault::Overtaken) if rounds.left == 1 => {
+                    return Ok(Attempt::Busy(Busy::new()));
+                }
                 Err(fault) => {
-                    // There is a document: now it must be read.
-                    blindly &= !matches!(fault, Fault::Overtaken);
+                    if matches!(fault, Fault::Overtaken) {
+                        // There is a document: now it must be read, and the next time too.
+                        memory.note_busy(&self.name);
+                        blindly = false;
+                    }
                     rounds.next(fault, &self.key).await?;
                 }
             }

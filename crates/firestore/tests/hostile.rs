@@ -307,6 +307,15 @@ async fn a_lease_that_was_over_when_its_document_went_was_not_released() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_others_always_take_first_is_busy() {
+    let fake = Fake::start().await;
+    let store = connect(&fake).await;
+    fake.say("commit", &[(409, failure("ALREADY_EXISTS"))]);
+    assert!(matches!(attempt(&store, &secret()).await.unwrap(), Attempt::Busy(_)));
+    assert!((2..=16).contains(&fake.commits().len()), "bounded");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_somebody_else_changed_is_looked_at_before_it_is_given_back() {
     let fake = Fake::start().await;
     let (store, me, other) = (connect(&fake).await, secret(), secret());
