@@ -221,7 +221,7 @@ impl Comparison {
 
     /// Does no more rounds than that: for work that takes long.
     pub fn rounds_at_most(mut self, most: usize) -> Self {
-        self.most_rounds = most;
+        self.most_rounds = self.most_rounds.min(most);
         self
     }
 

@@ -20,7 +20,7 @@ pub(crate) fn run(args: &[String]) -> Outcome {
     let program = workspace.target.join(directory).join("holdtight-bench");
     let mut bench = std::process::Command::new(program);
     bench.args(args.iter().filter(|arg| *arg != "--no-peers")).env("PATH", path);
-    if !is("--no-peers") && !is("--list") {
+    if !["--no-peers", "--list", "--publish"].iter().any(|option| is(option)) {
         bench.env(PEERS_VARIABLE, peers::install(&workspace)?);
     }
     run_shown(&mut bench)

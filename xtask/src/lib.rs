@@ -56,7 +56,7 @@ const CHORES: &[Chore] = &[
     },
     Chore {
         name: "bench",
-        usage: "bench [--quick] [--only P6] [--rounds N] [--no-peers]",
+        usage: "bench [--quick] [--only P6] [--rounds N] [--no-peers] [--publish]",
         about: "measure us and our peers side by side, write bench/results.json",
         run: bench::run,
     },

@@ -106,6 +106,8 @@ fn growth(all: &[Value]) -> Vec<Panel> {
 fn class(series: &Value) -> String {
     match series["role"].as_str() {
         Some("us") => "us".to_owned(),
+        // The one that stands beside another limit in the same picture.
+        Some("limit") if series["name"] == "bare" => "bare".to_owned(),
         Some("limit") => "limit".to_owned(),
         _ => {
             let place = crate::peers::ALL.iter().position(|peer| series["name"] == *peer);

@@ -21,13 +21,13 @@ pub(super) enum Anchor {
 const STYLE: &str = "\
     text{font:12px system-ui,sans-serif;fill:#1f2328}.title{font-size:15px;font-weight:600}\
     .small{font-size:11px;fill:#59636e}.page{fill:#fff}.grid{stroke:#d1d9e0}.axis{stroke:#59636e}\
-    .us{fill:#0969da;stroke:#0969da}.limit{fill:#8c959f;stroke:#8c959f}\
+    .us{fill:#0969da;stroke:#0969da}.limit{fill:#8c959f;stroke:#8c959f}.bare{fill:#57606a;stroke:#57606a}\
     .p0{fill:#bc4c00;stroke:#bc4c00}.p1{fill:#8250df;stroke:#8250df}.p2{fill:#1a7f37;stroke:#1a7f37}\
     .p3{fill:#bf3989;stroke:#bf3989}.p4{fill:#9a6700;stroke:#9a6700}.p5{fill:#cf222e;stroke:#cf222e}\
     .p6{fill:#1b7c83;stroke:#1b7c83}.line{fill:none;stroke-width:2}\
     @media(prefers-color-scheme:dark){text{fill:#e6edf3}.small{fill:#9198a1}.page{fill:#0d1117}\
     .grid{stroke:#3d444d}.axis{stroke:#9198a1}.us{fill:#58a6ff;stroke:#58a6ff}\
-    .limit{fill:#7d8590;stroke:#7d8590}.p0{fill:#f0883e;stroke:#f0883e}.p1{fill:#bc8cff;stroke:#bc8cff}\
+    .limit{fill:#7d8590;stroke:#7d8590}.bare{fill:#c9d1d9;stroke:#c9d1d9}.p0{fill:#f0883e;stroke:#f0883e}.p1{fill:#bc8cff;stroke:#bc8cff}\
     .p2{fill:#3fb950;stroke:#3fb950}.p3{fill:#f778ba;stroke:#f778ba}.p4{fill:#d29922;stroke:#d29922}\
     .p5{fill:#ff7b72;stroke:#ff7b72}.p6{fill:#39c5cf;stroke:#39c5cf}.line{fill:none}}";
 

@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use tokio::task::{JoinSet, yield_now};
 
 use super::US;
-use crate::load::{median_micros, runtime};
+use crate::load::{pairs_per_second, runtime};
 use crate::redis::Stage;
 use crate::{Bound, Comparison, Contender, Effort, Failure, Goal, Role, Row};
 
@@ -98,11 +98,10 @@ fn round_trips(
     let (stage, connection) = (stage.clone(), stage.bare()?);
     Ok(move |effort: Effort| {
         let (connection, pings) = (connection.clone(), effort.work(HOLDS_ON_REDIS));
-        let micros = median_micros(stage.runtime(), pings, move |_, _| {
+        pairs_per_second(stage.runtime(), 1, pings, move |_, _| {
             let mut connection = connection.clone();
             async move { Ok(redis::cmd("PING").exec_async(&mut connection).await?) }
-        })?;
-        Ok(1e6 / micros)
+        })
     })
 }
 
