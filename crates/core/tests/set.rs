@@ -6,19 +6,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use common::{Fault, SECOND, Step, eventually, scripted};
+use common::{Fault, SECOND, Scripted, Step, builder, eventually, scripted};
 use holdtight_core::{Builder, DistributedLock, ErrorKind, Loss, MemoryStore, TokioClock};
 
-/// A store that takes several keys in one step, and one that does not.
-fn both_ways() -> [DistributedLock; 2] {
+/// A store that takes several keys in one step, one that does not, and one that can but has its waiters stand in line.
+fn every_way() -> [DistributedLock; 3] {
     let clock = TokioClock::new();
     let atomic = Arc::new(MemoryStore::with_clock(clock.clone()));
-    [Builder::shared(atomic).clock(clock).build().unwrap(), scripted().0]
+    let in_line = {
+        let clock = common::clock();
+        let store = Scripted::new(clock.clone());
+        store.line.store(true, Ordering::SeqCst);
+        builder(&store, &clock).build().unwrap()
+    };
+    [Builder::shared(atomic).clock(clock).build().unwrap(), scripted().0, in_line]
 }
 
 #[tokio::test(start_paused = true)]
 async fn all_are_taken_or_none() {
-    for lock in both_ways() {
+    for lock in every_way() {
         let one = lock.acquire("b").await.unwrap();
         let error = lock.acquire_all(["c", "a", "b"]).wait(2 * SECOND).await.unwrap_err();
         assert_eq!(
@@ -40,7 +46,7 @@ async fn all_are_taken_or_none() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_of_zero_is_one_look() {
-    for lock in both_ways() {
+    for lock in every_way() {
         let _one = lock.acquire("b").await.unwrap();
         let before = tokio::time::Instant::now();
         let error = lock.acquire_all(["a", "b"]).wait(Duration::ZERO).await.unwrap_err();
@@ -51,7 +57,7 @@ async fn a_wait_of_zero_is_one_look() {
 
 #[tokio::test(start_paused = true)]
 async fn those_who_want_the_same_locks_in_any_order_all_get_them() {
-    for lock in both_ways() {
+    for lock in every_way() {
         let busy = Arc::new([const { AtomicU32::new(0) }; 5]);
         let tasks: Vec<_> = (0..40u64)
             .map(|n| {
@@ -96,7 +102,7 @@ async fn those_who_want_the_same_locks_in_any_order_all_get_them() {
 /// Somebody who takes locks one after the other, in the wrong order, is no reason to stand still for ever.
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_holds_one_and_wants_the_other_does_not_block_a_set_for_ever() {
-    for lock in both_ways() {
+    for lock in every_way() {
         let b = lock.acquire("b").await.unwrap();
         let set = tokio::spawn({
             let lock = lock.clone();
@@ -140,7 +146,7 @@ async fn one_lost_is_all_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn work_under_several_locks_returns_what_it_made() {
-    for lock in both_ways() {
+    for lock in every_way() {
         let sum = lock
             .acquire_all(["a", "b"])
             .run(async |held| held.iter().filter(|one| one.is_held()).count())
@@ -152,7 +158,7 @@ async fn work_under_several_locks_returns_what_it_made() {
 
 #[tokio::test(start_paused = true)]
 async fn nonsense_is_refused_before_anything_is_taken() {
-    for lock in both_ways() {
+    for lock in every_way() {
         let none: [&str; 0] = [];
         assert_eq!(lock.acquire_all(none).await.unwrap_err().kind(), ErrorKind::InvalidConfig);
         assert_eq!(lock.acquire_all(["a", ""]).await.unwrap_err().kind(), ErrorKind::InvalidKey);
@@ -165,7 +171,7 @@ async fn nonsense_is_refused_before_anything_is_taken() {
 #[tokio::test(start_paused = true)]
 async fn a_set_that_is_not_waited_for_leaves_nothing() {
     for polls in 0..60 {
-        for lock in both_ways() {
+        for lock in every_way() {
             let blocker = lock.acquire("c").await.unwrap();
             {
                 let mut taking =
@@ -185,4 +191,20 @@ async fn a_set_that_is_not_waited_for_leaves_nothing() {
             eventually("nothing is left", async || lock.list("").await.unwrap().is_empty()).await;
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_that_one_step_did_not_get_stands_in_line_where_there_is_one() {
+    let clock = common::clock();
+    let store = Scripted::new(clock.clone());
+    store.line.store(true, Ordering::SeqCst);
+    let [here, there] = [0, 1].map(|_| builder(&store, &clock).build().unwrap());
+    let held = there.acquire("b").await.unwrap();
+    let waiting = tokio::spawn(async move { here.acquire_all(["a", "b"]).wait(60 * SECOND).await });
+    // Asking for one key, which only those who wait in line do.
+    eventually("it stands in line", async || store.count(Step::Acquire) > 1).await;
+    held.release().await.unwrap();
+    let set = waiting.await.unwrap().unwrap();
+    assert!(set.is_held());
+    set.release().await.unwrap();
 }

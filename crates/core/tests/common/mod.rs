@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use holdtight_core::{
     AcquireRequest, Attempt, Backend, Builder, Capabilities, Clock, DistributedLock, ErrorKind,
-    ExtendRequest, Extension, Guarantees, Holder, Key, LockError, ManualClock, MemoryStore,
-    Release, Reply, Secret, Subscription, TokioClock, Transfer, TransferRequest, WakeUps,
+    ExtendRequest, Extension, Guarantees, Holder, Key, LockError, ManualClock, ManyAttempt,
+    MemoryStore, Release, Reply, Secret, Subscription, TokioClock, Transfer, TransferRequest,
+    WakeUps,
 };
 
 pub const SECOND: Duration = Duration::from_secs(1);
@@ -52,6 +53,8 @@ pub struct Scripted {
     always: Mutex<Vec<(Step, Fault)>>,
     pub wake_ups: AtomicBool,
     pub transfer: AtomicBool,
+    /// Takes several keys in one step, and says that it serves waiters in order.
+    pub line: AtomicBool,
     pub calls: [AtomicU32; 4],
     /// Released by its holder in the very moment in which somebody subscribes.
     pub release_at_subscribe: Mutex<Option<(Key, Secret)>>,
@@ -65,6 +68,7 @@ impl Scripted {
             always: Mutex::default(),
             wake_ups: AtomicBool::new(true),
             transfer: AtomicBool::new(true),
+            line: AtomicBool::new(false),
             calls: Default::default(),
             release_at_subscribe: Mutex::default(),
         })
@@ -148,7 +152,10 @@ impl Backend for Scripted {
     fn capabilities(&self) -> Capabilities {
         let wake_ups =
             if self.wake_ups.load(Ordering::SeqCst) { WakeUps::PerKey } else { WakeUps::None };
+        let line = self.line.load(Ordering::SeqCst);
         Capabilities::new("scripted")
+            .acquire_many(line)
+            .fifo(line)
             .wake_ups(wake_ups)
             .transfer(self.transfer.load(Ordering::SeqCst))
             .force_release(true)
@@ -171,6 +178,10 @@ impl Backend for Scripted {
 
     fn transfer(self: Arc<Self>, request: TransferRequest) -> Reply<Transfer> {
         self.run(Step::Transfer, |inner| inner.transfer(request))
+    }
+
+    fn acquire_many(self: Arc<Self>, requests: Vec<AcquireRequest>) -> Reply<ManyAttempt> {
+        Arc::clone(&self.inner).acquire_many(requests)
     }
 
     fn lookup(self: Arc<Self>, key: Key) -> Reply<Option<Holder>> {
