@@ -1,8 +1,8 @@
 //! Several locks at once, all or none, without deadlock.
 //!
-//! Where the store can, all are taken in one step. Elsewhere nobody ever waits for one lock while holding another:
-//! wait for one, try the rest, and if one of those is busy give all back and wait for *that* one next. So it goes on,
-//! too, after one step in vain in a store with a line: whoever does not stand in it may never have its turn.
+//! Where the store can, all are taken in one step. If that is in vain, or cannot be done, nobody ever waits for one lock
+//! while holding another: wait for one, try the rest, and if one of those is busy give all back and wait for *that* one
+//! next. Waiting is done by the wait loop, one key at a time, because a store wakes those who stand in its line.
 
 use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tracing::Instrument as _;
 
 use crate::acquire::{Acquiring, options, wait_options};
-use crate::backend::{Busy, Intent, Liveness, ManyAttempt, Subscription};
+use crate::backend::{Intent, Liveness, ManyAttempt};
 use crate::clock::Moment;
 use crate::engine::Engine;
 use crate::error::{ErrorKind, LockError};
@@ -24,7 +24,7 @@ use crate::grant::Loss;
 use crate::handle::{Held, LockHandle};
 use crate::info::Holder;
 use crate::key::Key;
-use crate::meter::{self, Waiting};
+use crate::meter;
 use crate::owner::Owner;
 use crate::release::withdraw;
 use crate::retry::RetryPolicy;
@@ -161,7 +161,7 @@ impl Quest {
                 let _ = handle.release().await;
             }
             let now = self.engine.clock.now();
-            if now >= self.deadline || self.spec.retry.exhausted(self.attempts) {
+            if self.is_over() {
                 return Err(error);
             }
             first = n;
@@ -177,18 +177,17 @@ impl Quest {
         wait::acquire(Arc::clone(&self.engine), key.clone(), spec).await
     }
 
-    async fn in_one_step(mut self, keys: Vec<Key>) -> Result<LockSet, LockError> {
+    async fn in_one_step(self, keys: Vec<Key>) -> Result<LockSet, LockError> {
         let (engine, started) = (Arc::clone(&self.engine), self.started);
         let mut timed = Timed { engine, started, outcome: Some("cancelled") };
         let (store, count) = (self.engine.store.name, keys.len());
         let span = tracing::debug_span!("acquire_all", keys = count, store);
-        let outcome = self.contend(&keys).instrument(span.clone()).await;
-        let error = match outcome {
-            Ok(Contended::Held(set)) => {
+        let error = match self.ask_once(&keys).instrument(span.clone()).await {
+            Ok(Asked::Held(set)) => {
                 timed.outcome = Some("acquired");
                 return Ok(set);
             }
-            Ok(Contended::StandInLine(first)) => {
+            Ok(Asked::WaitFor(first)) => {
                 // From here on each key is a call of its own, and timed as such.
                 timed.outcome = None;
                 drop(timed);
@@ -208,71 +207,33 @@ impl Quest {
         Err(error)
     }
 
-    /// Asks the store until it grants all, refuses for good, or the wait is over.
-    async fn contend(&mut self, keys: &[Key]) -> Result<Contended, LockError> {
+    /// Asks the store once. Whoever may wait goes on one by one: where only those in line are woken, nobody else has a turn.
+    async fn ask_once(&self, keys: &[Key]) -> Result<Asked, LockError> {
         let mut claim = Claim::new(Arc::clone(&self.engine), keys, &self.spec)?;
-        let mut bell: Option<(Key, Subscription)> = None;
-        let mut outage: Option<Moment> = None;
-        let mut waiting = None;
-        loop {
-            self.engine.check_open()?;
-            let (key, busy, in_line) = match claim.attempt(self.attempt_limit()).await {
-                Ok(ManyAttempt::Granted(leases)) if leases.len() == keys.len() => {
-                    return claim.into_set(leases).map(Contended::Held);
-                }
-                Ok(ManyAttempt::Granted(_)) => {
-                    claim.doubtful = true;
-                    return Err(LockError::internal(
-                        "the store granted another number of locks than was asked for",
-                    ));
-                }
-                Ok(ManyAttempt::Busy(key, busy)) => {
-                    outage = None;
-                    (key, busy, self.engine.store.fifo)
-                }
-                Err(error) => {
-                    let now = self.engine.clock.now();
-                    let since = *outage.get_or_insert(now);
-                    let give_up = !error.kind().is_transient()
-                        || now.since(since) >= self.spec.retry.outage();
-                    if give_up || now >= self.deadline || self.spec.tries_once() {
-                        return Err(error);
-                    }
-                    (keys[0].clone(), Busy::new(), false)
-                }
-            };
-            let now = self.engine.clock.now();
-            if now >= self.deadline || self.spec.retry.exhausted(self.attempts) {
-                return Err(self.timeout(&key, busy.holder));
+        match claim.attempt(self.engine.step_timeout.min(self.spec.ttl)).await {
+            Ok(ManyAttempt::Granted(leases)) if leases.len() == keys.len() => {
+                claim.into_set(leases).map(Asked::Held)
             }
-            if in_line && let Some(first) = keys.iter().position(|other| *other == key) {
-                return Ok(Contended::StandInLine(first));
+            Ok(ManyAttempt::Granted(_)) => {
+                claim.doubtful = true;
+                Err(LockError::internal(
+                    "the store granted another number of locks than was asked for",
+                ))
             }
-            waiting.get_or_insert_with(|| Waiting::new(self.engine.store.name));
-            if bell.as_ref().is_none_or(|(of, _)| *of != key) {
-                bell = self.listen(&key).await.map(|bell| (key, bell));
-                if bell.is_some() {
-                    continue;
-                }
+            Ok(ManyAttempt::Busy(key, busy)) if self.is_over() => {
+                Err(self.timeout(&key, busy.holder))
             }
-            let pause = self.spec.retry.delay(self.attempts, fastrand::f64());
-            let recheck = busy.retry_after.unwrap_or(Duration::MAX).max(Duration::from_millis(1));
-            self.attempts = self.attempts.saturating_add(1);
-            wait::heard(
-                bell.as_mut().map(|(_, bell)| bell),
-                pause.min(recheck).min(self.deadline.since(now)),
-            )
-            .await;
+            Ok(ManyAttempt::Busy(key, _)) => {
+                Ok(Asked::WaitFor(keys.iter().position(|other| *other == key).unwrap_or(0)))
+            }
+            // The wait for the first key tells how long an outage may last.
+            Err(error) if error.kind().is_transient() && !self.is_over() => Ok(Asked::WaitFor(0)),
+            Err(error) => Err(error),
         }
     }
 
-    fn attempt_limit(&self) -> Duration {
-        self.engine.step_timeout.min(self.spec.ttl)
-    }
-
-    async fn listen(&self, key: &Key) -> Option<Subscription> {
-        let mut call = Arc::clone(&self.engine.backend).subscribe(key.clone());
-        within(self.engine.step_timeout, &mut call).await?.ok()
+    fn is_over(&self) -> bool {
+        self.spec.retry.exhausted(self.attempts) || self.engine.clock.now() >= self.deadline
     }
 
     fn timeout(&self, key: &Key, holder: Option<Holder>) -> LockError {
@@ -284,10 +245,10 @@ impl Quest {
 }
 
 /// What asking for all in one step came to.
-enum Contended {
+enum Asked {
     Held(LockSet),
-    /// This key was busy, in a store that serves waiters in order: wait for it there.
-    StandInLine(usize),
+    /// This key was busy.
+    WaitFor(usize),
 }
 
 /// One call for several locks in one step, timed when it ends or is dropped.
