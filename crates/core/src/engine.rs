@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::backend::{Backend, Capabilities, Lease};
 use crate::clock::{Clock, Moment};
+use crate::courtesy::Courtesy;
 use crate::error::LockError;
 use crate::event::{EventKind, Events};
 use crate::grant::{Grant, LockFront};
@@ -28,6 +29,7 @@ pub(crate) struct Engine {
     pub(crate) keeper: Keeper,
     pub(crate) reaper: Reaper,
     pub(crate) queue: Arc<Queue<Wish, LockHandle>>,
+    pub(crate) courtesy: Courtesy,
     /// Put before every key.
     pub(crate) prefix: String,
     pub(crate) defaults: Arc<Spec>,
@@ -61,6 +63,7 @@ impl Engine {
             ),
             reaper: Reaper::new(),
             queue: Queue::new(),
+            courtesy: Courtesy::default(),
             backend: parts.backend,
             clock: parts.clock,
             events,

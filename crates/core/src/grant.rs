@@ -71,6 +71,19 @@ impl From<Loss> for End {
 
 const HELD: u8 = 0;
 
+const NOBODY: u8 = 0;
+const SOMEBODY: u8 = 1;
+const UNKNOWN: u8 = 2;
+
+/// Who else waits, as a number.
+fn crowd(contended: Option<bool>) -> u8 {
+    match contended {
+        Some(false) => NOBODY,
+        Some(true) => SOMEBODY,
+        None => UNKNOWN,
+    }
+}
+
 pub(crate) struct Grant {
     wish: Wish,
     pub(crate) fence: Fence,
@@ -79,7 +92,8 @@ pub(crate) struct Grant {
     pub(crate) hold_until: Moment,
     valid_until: AtomicU64,
     state: AtomicU8,
-    contended: AtomicBool,
+    /// One of the numbers of [`crowd`].
+    crowd: AtomicU8,
     /// A request under its secret was given up and may still arrive at the store.
     straggling: AtomicBool,
     ended: Notify,
@@ -105,7 +119,7 @@ impl Grant {
             hold_until: wish.spec.max_hold.map_or(Moment::FAR_FUTURE, |most| sent_at.after(most)),
             valid_until: AtomicU64::new(lease::valid_until(sent_at, ttl).as_nanos()),
             state: AtomicU8::new(HELD),
-            contended: AtomicBool::new(lease.contended.unwrap_or(true)),
+            crowd: AtomicU8::new(crowd(lease.contended)),
             straggling: AtomicBool::new(false),
             ended: Notify::new(),
             front: Mutex::new(front),
@@ -126,14 +140,19 @@ impl Grant {
     pub(crate) fn extended(&self, lease: Lease, sent_at: Moment) {
         let end = lease::valid_until(sent_at, lease.ttl.min(lease::MAX_TTL));
         self.valid_until.fetch_max(end.as_nanos(), Ordering::AcqRel);
-        if let Some(contended) = lease.contended {
-            self.contended.store(contended, Ordering::Relaxed);
+        if lease.contended.is_some() {
+            self.crowd.store(crowd(lease.contended), Ordering::Relaxed);
         }
     }
 
-    /// Whether other processes wait for it, as far as the store last said.
+    /// Whether other processes may be waiting for it: unless the store last said that there are none.
     pub(crate) fn is_contended(&self) -> bool {
-        self.contended.load(Ordering::Relaxed)
+        self.crowd.load(Ordering::Relaxed) != NOBODY
+    }
+
+    /// Whether the store last said that other processes wait for it.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.crowd.load(Ordering::Relaxed) == SOMEBODY
     }
 
     /// Takes note that a request under its secret may still be on its way.

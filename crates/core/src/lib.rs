@@ -9,6 +9,7 @@
 mod acquire;
 mod backend;
 mod clock;
+mod courtesy;
 mod election;
 mod engine;
 mod error;

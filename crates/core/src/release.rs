@@ -123,6 +123,7 @@ async fn give(
             Step::Release(front) => yielding = front,
         }
         let released = release(engine, &giving, uncertain).await;
+        owe_courtesy(engine, &giving);
         match yielding {
             Some((front, true)) => front.yield_on(),
             other => drop(other),
@@ -133,6 +134,13 @@ async fn give(
             (Ok(Release::NotHeld), None) => Err(lost_error(engine, grant, Loss::TakenAway)),
             (Err(error), None) => Err(error.with_key(&engine.user_key(&grant.key))),
         });
+    }
+}
+
+/// The lock went back to the store while other processes wait. Where waiters are served in order nobody can outrun them.
+fn owe_courtesy(engine: &Engine, grant: &Grant) {
+    if grant.is_awaited() && !engine.store.fifo {
+        engine.courtesy.owe(&grant.key, engine.clock.now());
     }
 }
 
@@ -343,6 +351,7 @@ fn give_back_now(engine: &Engine, grant: &Grant) -> bool {
     {
         return false;
     }
+    owe_courtesy(engine, grant);
     drop(grant.take_front());
     tracing::debug!(key = %grant.key, store = engine.store.name, fence = %grant.fence, outcome = "released", "released");
     engine.events.emit(EventKind::Released, &grant.key, Some(grant.fence), None);

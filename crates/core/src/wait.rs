@@ -10,6 +10,7 @@ use tracing::{Instrument as _, Span};
 
 use crate::backend::{Attempt, Busy, Intent, Lease, Reply, Subscription, WakeUps};
 use crate::clock::Moment;
+use crate::courtesy::STEP_BACK;
 use crate::engine::Engine;
 use crate::error::{ErrorKind, LockError};
 use crate::event::{EventKind, watched};
@@ -27,9 +28,6 @@ use crate::within::within;
 
 /// An attempt that leaves at the deadline may still take so long.
 const LAST_ATTEMPT: Duration = Duration::from_secs(1);
-
-/// How long a waiter steps back when its process has given the lock away for the sake of others.
-const STEP_BACK: Duration = Duration::from_millis(10);
 
 /// How an acquire call ended, errors aside.
 pub(crate) enum Outcome {
@@ -189,7 +187,8 @@ impl Contest {
             bell = self.subscribe().await;
             intent = Intent::Queue;
         }
-        if why == Why::Yielded {
+        let now = || self.engine.clock.now();
+        if why == Why::Yielded || self.engine.courtesy.is_owed(&self.wish.key, now) {
             self.step_back(bell.as_mut()).await;
         }
         loop {
@@ -347,9 +346,10 @@ impl Contest {
 
     /// Lets other processes go first: their wake-up was sent before ours can be.
     async fn step_back(&mut self, bell: Option<&mut Subscription>) {
-        let pause = match bell {
-            Some(_) => STEP_BACK.mul_f64(0.5 + fastrand::f64()),
-            None => self.wish.spec.retry.delay(0, fastrand::f64()),
+        let pause = match self.engine.store.wake_ups {
+            // Nobody is told: they ask by their timers.
+            WakeUps::None => self.wish.spec.retry.delay(0, fastrand::f64()),
+            _ => STEP_BACK.mul_f64(0.5 + fastrand::f64()),
         };
         heard(bell, pause.min(self.deadline.since(self.engine.clock.now()))).await;
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use common::{Fault, SECOND, Step, builder, eventually, scripted};
 use holdtight_core::{
-    AcquireRequest, Attempt, Backend, Clock, DistributedLock, ErrorKind, Key, Loss, ManualClock,
-    MemoryStore, Moment, Secret, TokioClock, margin,
+    AcquireRequest, Attempt, Backend, Builder, Clock, DistributedLock, ErrorKind, Key, Loss,
+    ManualClock, MemoryStore, Moment, Secret, TokioClock, margin,
 };
 
 const TTL: Duration = Duration::from_secs(30);
@@ -441,6 +441,31 @@ async fn a_busy_process_does_not_starve_the_others() {
     for task in crowd {
         task.await.unwrap();
     }
+}
+
+/// Whoever is near the store could take the lock again before those far from it have heard that it was free.
+#[tokio::test(start_paused = true)]
+async fn whoever_gave_it_back_lets_those_who_waited_go_first() {
+    let (far, store, clock) = scripted();
+    store.always(Step::Acquire, Fault::SlowRequest(Duration::from_millis(3)));
+    let near = Builder::shared(Arc::clone(&store.inner) as _).clock(clock).build().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let greedy = tokio::spawn({
+        let stop = Arc::clone(&stop);
+        async move {
+            while !stop.load(Ordering::SeqCst) {
+                let handle = near.acquire("k").wait_forever().await.unwrap();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                handle.release().await.unwrap();
+            }
+        }
+    });
+    for _ in 0..50 {
+        let patient = far.acquire("k").wait(SECOND).await;
+        patient.expect("the patient one starves").release().await.unwrap();
+    }
+    stop.store(true, Ordering::SeqCst);
+    greedy.await.unwrap();
 }
 
 #[test]
