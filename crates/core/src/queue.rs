@@ -25,8 +25,11 @@ pub(crate) struct Queue<W, G> {
 
 type Shard<W, G> = Mutex<KeyMap<Line<W, G>>>;
 
-/// Exists exactly as long as somebody is at the front.
-struct Line<W, G> {
+/// Exists exactly as long as somebody is at the front; the crowd is made when a second one comes.
+type Line<W, G> = Option<Box<Crowd<W, G>>>;
+
+/// Those behind the front.
+struct Crowd<W, G> {
     waiters: VecDeque<Arc<Slot<W, G>>>,
     /// How many of `waiters` have left; they are cleared out when they are the majority.
     left: usize,
@@ -126,10 +129,10 @@ impl<W, G> Queue<W, G> {
         let mut shard = lock(self.shard(key));
         if let Some(line) = shard.get_mut(key) {
             let slot = Arc::new(Slot { wish: wish(), state: Mutex::new(State::Waiting(None)) });
-            line.waiters.push_back(Arc::clone(&slot));
+            line.get_or_insert_default().waiters.push_back(Arc::clone(&slot));
             Entered::Behind(Ticket { queue: Arc::clone(self), key: key.clone(), slot })
         } else {
-            shard.insert(key.clone(), Line::new());
+            shard.insert(key.clone(), None);
             Entered::Front(Front { queue: Arc::clone(self), key: key.clone(), armed: true })
         }
     }
@@ -140,18 +143,19 @@ impl<W, G> Queue<W, G> {
         if shard.contains_key(key) {
             return None;
         }
-        shard.insert(key.clone(), Line::new());
+        shard.insert(key.clone(), None);
         Some(Front { queue: Arc::clone(self), key: key.clone(), armed: true })
     }
 
     /// Takes the first waiter for the front out of the line; a line without any is closed.
     fn call_next(&self, key: &Key, why: Why) -> Option<Arc<Slot<W, G>>> {
         let mut shard = lock(self.shard(key));
-        let line = shard.get_mut(key)?;
-        if why == Why::Yielded {
-            line.streak = Streak::default();
-        }
-        let next = line.pop();
+        let next = shard.get_mut(key)?.as_mut().and_then(|crowd| {
+            if why == Why::Yielded {
+                crowd.streak = Streak::default();
+            }
+            crowd.pop()
+        });
         if next.is_none() {
             shard.remove(key);
         }
@@ -161,7 +165,7 @@ impl<W, G> Queue<W, G> {
     /// Counts a waiter that left, and clears the line out when most have.
     fn note_left(&self, key: &Key) {
         let mut shard = lock(self.shard(key));
-        if let Some(line) = shard.get_mut(key) {
+        if let Some(Some(line)) = shard.get_mut(key) {
             line.left += 1;
             if line.left * 2 > line.waiters.len() {
                 line.waiters.retain(|slot| !matches!(*lock(&slot.state), State::Left));
@@ -174,8 +178,11 @@ impl<W, G> Queue<W, G> {
     /// Tells every waiter of every line that it is over.
     pub(crate) fn close(&self) {
         for shard in &self.shards {
-            let waiters: Vec<_> =
-                lock(shard).values_mut().flat_map(|line| line.waiters.drain(..)).collect();
+            let waiters: Vec<_> = lock(shard)
+                .values_mut()
+                .flatten()
+                .flat_map(|line| line.waiters.drain(..))
+                .collect();
             for slot in waiters {
                 // A waiter that has just left needs no word.
                 drop(slot.call(Turn::Closed));
@@ -188,17 +195,20 @@ impl<W, G> Queue<W, G> {
     pub(crate) fn census(&self) -> (usize, usize) {
         let count = |shard: &Shard<W, G>| {
             let shard = lock(shard);
-            (shard.len(), shard.values().map(|line| line.waiters.len()).sum::<usize>())
+            let waiters = shard.values().flatten().map(|line| line.waiters.len());
+            (shard.len(), waiters.sum::<usize>())
         };
         self.shards.iter().map(count).fold((0, 0), |(a, b), (c, d)| (a + c, b + d))
     }
 }
 
-impl<W, G> Line<W, G> {
-    fn new() -> Self {
+impl<W, G> Default for Crowd<W, G> {
+    fn default() -> Self {
         Self { waiters: VecDeque::new(), left: 0, streak: Streak::default() }
     }
+}
 
+impl<W, G> Crowd<W, G> {
     /// The first waiter that is still there.
     fn pop(&mut self) -> Option<Arc<Slot<W, G>>> {
         while let Some(slot) = self.waiters.pop_front() {
@@ -237,7 +247,7 @@ impl<W, G> Front<W, G> {
     /// Without `hand_over` the store cannot pass a lock on, and waiters ask for it themselves.
     pub(crate) fn next(self, now: Moment, contended: bool, hand_over: bool) -> Next<W, G> {
         let mut shard = lock(self.queue.shard(&self.key));
-        let Some(line) = shard.get_mut(&self.key) else {
+        let Some(Some(line)) = shard.get_mut(&self.key) else {
             drop(shard);
             return Next::Release(self);
         };
@@ -258,7 +268,8 @@ impl<W, G> Front<W, G> {
     /// Whether anybody waits behind.
     pub(crate) fn has_waiters(&self) -> bool {
         let shard = lock(self.queue.shard(&self.key));
-        shard.get(&self.key).is_some_and(|line| line.waiters.len() > line.left)
+        let line = shard.get(&self.key).and_then(Option::as_ref);
+        line.is_some_and(|crowd| crowd.waiters.len() > crowd.left)
     }
 
     /// Calls the next in line after the lock was given back for the sake of other processes.

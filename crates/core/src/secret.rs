@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use crate::error::LockError;
 
@@ -15,10 +15,17 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 ///
 /// `Debug` is redacted and there is no `Display`: [`Secret::expose`] is the one way to read it.
 #[derive(Clone)]
-pub struct Secret {
-    len: u8,
-    text: [u8; Self::MAX_BYTES],
+pub struct Secret(Text);
+
+/// Always ASCII. One that we made fits into itself: there is one in every request and every held lock.
+#[derive(Clone)]
+enum Text {
+    Ours([u8; OUR_BYTES]),
+    Foreign(Arc<str>),
 }
+
+/// 128 bits, six to a character.
+const OUR_BYTES: usize = 22;
 
 impl Secret {
     /// The longest token that is understood. A UUID has 36 characters.
@@ -30,13 +37,13 @@ impl Secret {
     /// [`Internal`](crate::ErrorKind::Internal) when the operating system gives no random bytes.
     pub fn generate() -> Result<Self, LockError> {
         let bits = u128::from_be_bytes(random_16()?);
-        let mut text = [0; Self::MAX_BYTES];
-        for (i, place) in text[..22].iter_mut().enumerate() {
+        let mut text = [0; OUR_BYTES];
+        for (i, place) in text.iter_mut().enumerate() {
             // 21 groups of six bits from the top, then the last two bits padded with zeros.
             let group = if i < 21 { bits >> (122 - 6 * i) } else { bits << 4 };
             *place = ALPHABET[(group & 63) as usize];
         }
-        Ok(Self { len: 22, text })
+        Ok(Self(Text::Ours(text)))
     }
 
     /// Reads a token that somebody else made.
@@ -54,28 +61,35 @@ impl Secret {
                 "a token's secret is 1 to 64 printable ASCII characters without spaces",
             ));
         }
-        let mut text = [0; Self::MAX_BYTES];
-        text[..bytes.len()].copy_from_slice(bytes);
-        #[expect(clippy::cast_possible_truncation, reason = "at most 64")]
-        Ok(Self { len: bytes.len() as u8, text })
+        Ok(Self(match bytes.try_into() {
+            Ok(text) => Text::Ours(text),
+            Err(_) => Text::Foreign(token.into()),
+        }))
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match &self.0 {
+            Text::Ours(text) => text,
+            Text::Foreign(text) => text.as_bytes(),
+        }
     }
 
     /// The secret as text. Named so that every use stands out in review.
     pub fn expose(&self) -> &str {
-        // Only ASCII is ever stored, so this cannot fail; an empty text matches no owner.
-        std::str::from_utf8(&self.text[..usize::from(self.len)]).unwrap_or_default()
+        match &self.0 {
+            // Only ASCII is ever stored, so this cannot fail; an empty text matches no owner.
+            Text::Ours(text) => std::str::from_utf8(text).unwrap_or_default(),
+            Text::Foreign(text) => text,
+        }
     }
 }
 
-/// Constant time: the answer does not depend on where two secrets differ.
+/// The time it takes does not depend on where two secrets of one length differ.
 impl PartialEq for Secret {
     fn eq(&self, other: &Self) -> bool {
-        let differing = self
-            .text
-            .iter()
-            .zip(&other.text)
-            .fold(self.len ^ other.len, |acc, (a, b)| acc | (a ^ b));
-        differing == 0
+        let (one, other) = (self.bytes(), other.bytes());
+        one.len() == other.len()
+            && one.iter().zip(other).fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
     }
 }
 
@@ -83,7 +97,7 @@ impl Eq for Secret {}
 
 impl Hash for Secret {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.expose().hash(state);
+        self.bytes().hash(state);
     }
 }
 
