@@ -85,8 +85,9 @@ pub(crate) fn in_postgres(keys: u64) -> Result<Left, Failure> {
     runtime.block_on(async {
         // The disk is not what is measured here.
         let server = Postgres::start_with(&["fsync=off"]).await;
-        holdtight_postgres::migrate(&server.url()).await?;
-        let store = Arc::new(PostgresStore::connect(&server.url()).await?);
+        let url = format!("{}?durability=any", server.url());
+        holdtight_postgres::migrate(&url).await?;
+        let store = Arc::new(PostgresStore::connect(&url).await?);
         let rows = || -> Result<f64, Failure> {
             Ok(server.sql("SELECT count(*) FROM holdtight.locks")?.parse()?)
         };
