@@ -118,10 +118,8 @@ impl Step {
             };
             match tried {
                 Ok(answer) => return Ok(answer),
-                // Taken and freed by others, again and again, between our two requests: busy is the truth.
-                Err(Fault::Overtaken) if rounds.left == 1 => {
-                    return Ok(Attempt::Busy(Busy::new()));
-                }
+                // Written by others, again and again, between our two requests.
+                Err(Fault::Overtaken) if rounds.left == 1 => return self.as_it_is(&request).await,
                 Err(fault) => {
                     if matches!(fault, Fault::Overtaken) {
                         // There is a document: now it must be read, and the next time too.
@@ -132,6 +130,21 @@ impl Step {
                 }
             }
         }
+    }
+
+    /// An answer that writes nothing. Retries of one owner overtake each other too, and each of them holds the lock.
+    async fn as_it_is(&self, request: &AcquireRequest) -> Result<Attempt, LockError> {
+        let seen = match self.read().await {
+            Ok(seen) => seen,
+            Err(Fault::Failed(error)) => return Err(error.with_key(&self.key)),
+            Err(Fault::Overtaken | Fault::Aborted) => return Ok(Attempt::Busy(Busy::new())),
+        };
+        let Some(found) = &seen.found else { return Ok(Attempt::Busy(Busy::new())) };
+        Ok(match (found.held_by(&request.secret), found.left()) {
+            (Some(held), Some(left)) => Attempt::Granted(Lease::new(held.fence, left)),
+            (None, Some(_)) if !found.is_over() => Attempt::Busy(Busy::held_by(self.holder(found))),
+            _ => Attempt::Busy(Busy::new()),
+        })
     }
 
     /// Takes the lock if there is no document, without looking first.
