@@ -84,15 +84,26 @@ pub(crate) async fn give_back(
 
 /// A request that was given up while the lock was acquired can arrive when it has been given back, and would then hold it
 /// for nobody until its lease ends. So it is released again, for as long as a request may be on its way.
+///
+/// A task of its own, not the reaper's: the lock itself is given back, and `shutdown` has nothing to wait for.
 fn look_out_for_stragglers(engine: &Arc<Engine>, grant: &Arc<Grant>) {
-    if grant.expects_straggler() {
-        let (engine, grant) = (Arc::clone(engine), Arc::clone(grant));
-        let reaper = Arc::clone(&engine);
-        reaper.reaper.submit(Box::pin(async move {
-            let until = engine.clock.now().after(DOUBT);
-            chase(&engine, &grant.key, &grant.secret, until, true).await;
-        }));
+    if !grant.expects_straggler() {
+        return;
     }
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    let (engine, grant) = (Arc::clone(engine), Arc::clone(grant));
+    runtime.spawn(async move {
+        let until = engine.clock.now().after(DOUBT);
+        for tries in 0.. {
+            tokio::time::sleep(PAUSES().delay(tries, fastrand::f64())).await;
+            if engine.check_open().is_err() || engine.clock.now() >= until {
+                return;
+            }
+            if let Ok(Release::Released) = release_once(&engine, &grant.key, &grant.secret).await {
+                return;
+            }
+        }
+    });
 }
 
 async fn give(
