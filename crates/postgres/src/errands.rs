@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use holdtight_core::{Attempt, Busy, Key, LockError, Release, Secret};
+use holdtight_core::{Attempt, Busy, Errand, Key, LockError, Release, Secret};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use crate::config::PostgresConfig;
 use crate::error::{Phase, malformed};
-use crate::gather::Errand;
 use crate::lanes::{Lanes, about, echoed, echoed_row};
 use crate::native::{get, holder, lease, one, place};
 
@@ -59,7 +58,7 @@ impl Errand for Acquires {
         attempt(&wanted.key, &one(rows)?, 0)
     }
 
-    async fn many(&self, wanted: &[&Wanted]) -> Result<Vec<Attempt>, LockError> {
+    async fn many(&self, wanted: &[&Wanted]) -> Result<Vec<Result<Attempt, LockError>>, LockError> {
         let texts = |text: fn(&Wanted) -> &str| -> Vec<&str> {
             wanted.iter().map(|wanted| text(wanted)).collect()
         };
@@ -79,11 +78,8 @@ impl Errand for Acquires {
                 ],
             )
             .await?;
-        in_order(&rows, wanted.len())?
-            .into_iter()
-            .zip(wanted)
-            .map(|(row, wanted)| attempt(&wanted.key, row, 1))
-            .collect()
+        let rows = in_order(&rows, wanted.len())?.into_iter().zip(wanted);
+        Ok(rows.map(|(row, wanted)| attempt(&wanted.key, row, 1)).collect())
     }
 
     fn may_try_alone(&self, wanted: &Wanted, error: &LockError) -> bool {
@@ -145,7 +141,7 @@ impl Errand for Releases {
         released(&one(rows)?, 0)
     }
 
-    async fn many(&self, given: &[&Given]) -> Result<Vec<Release>, LockError> {
+    async fn many(&self, given: &[&Given]) -> Result<Vec<Result<Release, LockError>>, LockError> {
         let texts = |text: fn(&Given) -> &str| -> Vec<&str> {
             given.iter().map(|given| text(given)).collect()
         };
@@ -165,7 +161,7 @@ impl Errand for Releases {
             )
             .await?;
         let rows = in_order(&rows, given.len())?;
-        rows.into_iter().map(|row| released(row, 1)).collect()
+        Ok(rows.into_iter().map(|row| released(row, 1)).collect())
     }
 
     fn may_try_alone(&self, given: &Given, error: &LockError) -> bool {

@@ -21,7 +21,6 @@ mod environment;
 mod errands;
 mod error;
 mod fencing;
-mod gather;
 mod lanes;
 mod listen;
 mod native;

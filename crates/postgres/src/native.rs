@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdtight_core::{
-    AcquireRequest, Attempt, Busy, ExtendBy, ExtendRequest, Extension, Fence, Holder, Intent, Key,
-    Lease, LockError, ManyAttempt, Owner, Release, Secret, Transfer, TransferRequest,
+    AcquireRequest, Attempt, Busy, Crowding, ExtendBy, ExtendRequest, Extension, Fence, Gather,
+    Holder, Intent, Key, Lease, LockError, ManyAttempt, Owner, Release, Secret, Transfer, TransferRequest,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
@@ -15,7 +15,6 @@ use tokio_postgres::types::{FromSql, Type};
 use crate::config::PostgresConfig;
 use crate::errands::{Acquires, Given, Releases, Wanted, released};
 use crate::error::{Phase, malformed};
-use crate::gather::Gather;
 use crate::lanes::{Lanes, about, echoed, echoed_row};
 use crate::listen::Listener;
 use crate::stragglers::Stragglers;
@@ -56,13 +55,14 @@ impl Native {
             transfer: echoed_row(&config.name("_transfer"), 5),
             held: call("_held", 3),
         };
-        let (number, timeout) = (config.connections, config.timeout);
         let at_once = if config.pooled { 1 } else { AT_ONCE };
+        let crowding = Crowding::new().lanes(config.connections).at_once(at_once);
+        let crowding = crowding.timeout(config.timeout);
         let acquires = Acquires::new(config, Arc::clone(&lanes));
         let releases = Releases::new(config, Arc::clone(&lanes));
         Self {
-            acquires: Gather::new(acquires, number, at_once, timeout),
-            releases: Gather::new(releases, number, at_once, timeout),
+            acquires: Gather::new(acquires, crowding),
+            releases: Gather::new(releases, crowding),
             stragglers: Stragglers::default(),
             lanes,
             listener,

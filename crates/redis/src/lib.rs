@@ -25,6 +25,7 @@ mod stream;
 mod syncguard;
 #[cfg(feature = "tls")]
 mod tls;
+mod together;
 mod wake;
 
 pub use config::{Layout, RedisConfig};

@@ -26,8 +26,17 @@ pub(crate) struct ScriptSet {
     pub(crate) transfer: Script,
     pub(crate) lookup: Script,
     pub(crate) force_release: Script,
+    /// For callers who each want one lock; native only.
+    pub(crate) each: Option<EachScripts>,
     /// Not in syncguard, whose locks have each a counter of their own.
     pub(crate) acquire_many: Option<Script>,
+}
+
+/// Steps that several callers share.
+#[derive(Debug)]
+pub(crate) struct EachScripts {
+    pub(crate) acquire: Script,
+    pub(crate) release: Script,
 }
 
 /// How a script announces: to the whole server, or within one shard of a cluster.
@@ -37,6 +46,7 @@ pub(crate) enum Announce {
     Shard,
 }
 
+const CLOCK_DIGITS: &str = include_str!("scripts/lib/clock_digits.lua");
 const CLOCK: &str = include_str!("scripts/lib/clock.lua");
 const DECIMAL: &str = include_str!("scripts/lib/decimal.lua");
 const MINT_AFTER: &str = include_str!("scripts/lib/mint.lua");
@@ -76,12 +86,16 @@ macro_rules! body {
     };
 }
 
+const TAKE: &str = body!("native", "take");
+const GIVE: &str = body!("native", "give");
+
 fn native(announce: Announce) -> ScriptSet {
     let make = |name, parts: &[&str]| script(name, announce, parts);
     ScriptSet {
         acquire: make(
             "acquire",
             &[
+                CLOCK_DIGITS,
                 body!("native", "acquire_free"),
                 DECIMAL,
                 MINT_AFTER,
@@ -89,13 +103,41 @@ fn native(announce: Announce) -> ScriptSet {
                 RECORD,
                 LEASE,
                 QUEUE,
+                TAKE,
                 body!("native", "acquire"),
             ],
         ),
         release: make(
             "release",
-            &[body!("native", "release_quiet"), READ, WAKE, body!("native", "release")],
+            &[body!("native", "release_quiet"), READ, WAKE, GIVE, body!("native", "release")],
         ),
+        each: Some(EachScripts {
+            acquire: make(
+                "acquire_each",
+                &[
+                    CLOCK_DIGITS,
+                    DECIMAL,
+                    MINT_AFTER,
+                    body!("native", "acquire_each_free"),
+                    READ,
+                    RECORD,
+                    LEASE,
+                    QUEUE,
+                    TAKE,
+                    body!("native", "acquire_each"),
+                ],
+            ),
+            release: make(
+                "release_each",
+                &[
+                    body!("native", "release_each_quiet"),
+                    READ,
+                    WAKE,
+                    GIVE,
+                    body!("native", "release_each"),
+                ],
+            ),
+        }),
         extend: make("extend", &[DECIMAL, READ, RECORD, LEASE, body!("native", "extend")]),
         transfer: make(
             "transfer",
@@ -134,6 +176,7 @@ fn token(announce: Announce) -> ScriptSet {
             "force_release",
             &[READ, RECORD, WAKE, body!("token", "force_release")],
         ),
+        each: None,
         acquire_many: Some(make(
             "acquire_many",
             &[CLOCK, DECIMAL, MINT, READ, RECORD, LEASE, BESIDE, body!("token", "acquire_many")],
@@ -157,6 +200,7 @@ fn syncguard(announce: Announce) -> ScriptSet {
             "force_release",
             &[READ, SYNCGUARD, WAKE, body!("syncguard", "force_release")],
         ),
+        each: None,
         acquire_many: None,
     }
 }

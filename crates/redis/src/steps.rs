@@ -32,12 +32,12 @@ pub(crate) const TOO_FEW: &str =
 type Batch = Vec<(usize, Place, ExtendRequest)>;
 
 /// A lease in whole milliseconds, rounded up: never shorter than asked.
-fn millis(span: Duration) -> u64 {
+pub(crate) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// What a script compares to know whose a lock is.
-struct Claim<'a> {
+pub(crate) struct Claim<'a> {
     /// As in a record: `ht1 SECRET `.
     in_record: bool,
     secret: &'a Secret,
@@ -55,20 +55,35 @@ impl ToRedisArgs for Claim<'_> {
 
 impl RedisStore {
     /// What a script compares to know that a lock is `secret`'s: the beginning of a record, or the bare secret.
-    fn claim<'a>(&self, secret: &'a Secret) -> Claim<'a> {
+    pub(crate) fn claim<'a>(&self, secret: &'a Secret) -> Claim<'a> {
         Claim { in_record: self.config.layout == Layout::Native, secret }
     }
 
-    pub(crate) async fn attempt(&self, request: &AcquireRequest) -> Result<Attempt, LockError> {
+    pub(crate) async fn attempt(
+        self: &Arc<Self>,
+        request: AcquireRequest,
+    ) -> Result<Attempt, LockError> {
         let place = self.names.place(&request.key)?;
-        let attempt = self.attempt_at(&place, request).await?;
-        if let (Attempt::Busy(_), Intent::Queue) = (&attempt, request.intent) {
+        let queues = self.queues(&request);
+        let queued = queues && self.ears.may_be_queued(&place.lock);
+        let attempt = match &self.together {
+            Some(together) if !queued => {
+                together.acquire(Arc::clone(self), place.clone(), request).await?
+            }
+            _ => self.attempt_at(&place, &request).await?,
+        };
+        if queues && matches!(attempt, Attempt::Busy(_)) {
             self.ears.queued(&place.lock);
         }
         Ok(attempt)
     }
 
-    async fn attempt_at(
+    /// Whether the one who asks gets a place among the waiters if the lock is busy.
+    pub(crate) fn queues(&self, request: &AcquireRequest) -> bool {
+        request.intent == Intent::Queue && self.config.pubsub
+    }
+
+    pub(crate) async fn attempt_at(
         &self,
         place: &Place,
         request: &AcquireRequest,
@@ -78,7 +93,7 @@ impl RedisStore {
             Layout::Native | Layout::Token => self.owner_text(&request.owner),
             Layout::Syncguard => request.key.as_str().into(),
         };
-        let queues = request.intent == Intent::Queue && self.config.pubsub;
+        let queues = self.queues(request);
         let again = (queues && self.ears.may_be_queued(&place.lock)).then_some("again");
         let beside = self.names.beside(place, &request.secret)?;
         let keys = 2 + usize::from(beside.is_some()) + usize::from(queues);
@@ -93,10 +108,7 @@ impl RedisStore {
         let mut answer = Answer::open(answer, id)?;
         match answer.tag {
             b'G' => {
-                let mut lease = Lease::new(answer.some_fence()?, answer.lease()?);
-                if let Ok(others) = usize::try_from(answer.integer()?) {
-                    lease = lease.contended(others > 0);
-                }
+                let lease = granted(&mut answer)?;
                 answer.end()?;
                 if !safe {
                     return Err(self.undo(place, &request.secret).await);
@@ -104,28 +116,31 @@ impl RedisStore {
                 Ok(Attempt::Granted(lease))
             }
             b'B' => {
-                let (left, now) = (answer.left()?, answer.clock()?);
-                let holder = holder(request.key.clone(), answer.text()?, left, now);
+                let busy = refused(&mut answer, &request.key, queues)?;
                 answer.end()?;
-                let mut busy = Busy::held_by(holder);
-                if left == Left::Gone {
-                    busy = busy.retry_after(Duration::ZERO);
-                } else if queues {
-                    let after =
-                        busy.retry_after.map_or(QUEUE_REFRESH, |left| left.min(QUEUE_REFRESH));
-                    busy = busy.retry_after(after);
-                }
                 Ok(Attempt::Busy(busy))
             }
             _ => answer.unexpected(),
         }
     }
 
-    pub(crate) async fn give_back(&self, key: &Key, secret: &Secret) -> Result<Release, LockError> {
-        self.give_back_at(&self.names.place(key)?, secret).await
+    pub(crate) async fn give_back(
+        self: &Arc<Self>,
+        key: &Key,
+        secret: Secret,
+    ) -> Result<Release, LockError> {
+        let place = self.names.place(key)?;
+        match &self.together {
+            Some(together) => together.release(Arc::clone(self), place, secret).await,
+            None => self.give_back_at(&place, &secret).await,
+        }
     }
 
-    async fn give_back_at(&self, place: &Place, secret: &Secret) -> Result<Release, LockError> {
+    pub(crate) async fn give_back_at(
+        &self,
+        place: &Place,
+        secret: &Secret,
+    ) -> Result<Release, LockError> {
         let id = self.id();
         let beside = self.names.beside(place, secret)?;
         let answer = self
@@ -463,6 +478,29 @@ async fn scan(
         .map_err(|_| LockError::internal("the server's answer to SCAN is not what SCAN gives"))?;
     let keys = found.iter().filter_map(|name| names.key(std::str::from_utf8(name).ok()?));
     Ok((next, keys.collect()))
+}
+
+/// Reads a grant.
+pub(crate) fn granted(answer: &mut Answer) -> Result<Lease, LockError> {
+    let lease = Lease::new(answer.some_fence()?, answer.lease()?);
+    Ok(match usize::try_from(answer.integer()?) {
+        Ok(others) => lease.contended(others > 0),
+        Err(_) => lease,
+    })
+}
+
+/// Reads who holds the lock, and when to ask again.
+pub(crate) fn refused(answer: &mut Answer, key: &Key, queues: bool) -> Result<Busy, LockError> {
+    let (left, now) = (answer.left()?, answer.clock()?);
+    let busy = Busy::held_by(holder(key.clone(), answer.text()?, left, now));
+    if left == Left::Gone {
+        return Ok(busy.retry_after(Duration::ZERO));
+    }
+    if !queues {
+        return Ok(busy);
+    }
+    let after = busy.retry_after.map_or(QUEUE_REFRESH, |left| left.min(QUEUE_REFRESH));
+    Ok(busy.retry_after(after))
 }
 
 fn released(answer: Answer) -> Result<Release, LockError> {

@@ -21,6 +21,7 @@ use crate::fabric::Fabric;
 use crate::names::Names;
 use crate::reply::Id;
 use crate::scripts::{Announce, Script, ScriptSet};
+use crate::together::Together;
 use crate::wake::Ears;
 
 /// How many leases one script extends: long enough to save requests, short enough not to hold up the server.
@@ -42,6 +43,8 @@ pub struct RedisStore {
     pub(crate) ears: Arc<Ears>,
     pub(crate) names: Names,
     pub(crate) scripts: &'static ScriptSet,
+    /// Where callers may share a script.
+    pub(crate) together: Option<Together>,
     requests: AtomicU64,
     /// The last owner and what it is in the store: nearly always the same one.
     owner: Mutex<(Arc<Owner>, Arc<str>)>,
@@ -98,7 +101,12 @@ impl RedisStore {
         let (requests, owner) = (AtomicU64::new(0), Owner::unknown());
         let owner = Mutex::new((owner.into(), "".into()));
         let wake_ups = WakeUps::None;
-        let mut store = Self { config, fabric, ears, names, scripts, requests, owner, wake_ups };
+        // A step that waits for replicas is answered with all that travels with it, or not at all.
+        let alone = config.wait_replicas > 0 || !names.together();
+        let together = scripts.each.as_ref().filter(|_| !alone);
+        let together = together.map(|scripts| Together::new(scripts, config.timeout));
+        let mut store =
+            Self { config, fabric, ears, names, scripts, together, requests, owner, wake_ups };
         let own = store.names.rehearsal(store.ears.client())?;
         if store.config.pubsub && store.listens(&own.lock).await? {
             store.wake_ups = if cluster { WakeUps::PerKey } else { WakeUps::Standing };
@@ -241,13 +249,14 @@ impl Backend for RedisStore {
 
     fn acquire(self: Arc<Self>, request: AcquireRequest) -> Reply<Attempt> {
         Box::pin(async move {
-            self.attempt(&request).await.map_err(|error| error.with_key(&request.key))
+            let key = request.key.clone();
+            self.attempt(request).await.map_err(|error| error.with_key(&key))
         })
     }
 
     fn release(self: Arc<Self>, key: Key, secret: Secret) -> Reply<Release> {
         Box::pin(async move {
-            self.give_back(&key, &secret).await.map_err(|error| error.with_key(&key))
+            self.give_back(&key, secret).await.map_err(|error| error.with_key(&key))
         })
     }
 

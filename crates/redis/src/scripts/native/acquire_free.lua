@@ -1,15 +1,7 @@
 -- Takes a free lock, in three calls. The way of nearly every attempt, so it stands before the functions that all
 -- other ways need: making those costs more than a call. `acquire.lua` says what KEYS and ARGV are, and goes on
 -- with what is known here: the clock in digits, whether it is the fence, and who holds the lock.
-local call, KEYS, ARGV = redis.call, KEYS, ARGV
-local time = call('TIME')
-local clock = time[2]
-if #clock < 6 then clock = string.rep('0', 6 - #clock) .. clock end
-clock = time[1] .. clock
-if #clock > 15 and (#clock > 16 or clock >= '9007199254740991') then
-  return redis.error_reply('FENCE the clock of the server is beyond the year 2255')
-end
-local last = call('SET', KEYS[2], clock, 'GET')
+local last = redis.call('SET', KEYS[2], clock, 'GET')
 -- The counter was behind the clock. Texts of the same length compare like the numbers in them.
 local settled = not last or #last == #clock and last < clock
 local held

@@ -1,7 +1,8 @@
-//! Requests that come while a connection is busy go out together: one statement and one commit for many callers.
+//! For those who write a store: requests that come while a connection is busy go out together, one for many callers.
 //!
-//! Nobody waits in order to be joined: as long as a lane is not busy, each request leaves at once and alone. A connection
-//! works through its statements one by one and each grant waits for the disk, so under load this saves most of both.
+//! Nobody waits in order to be joined: as long as a lane is not busy, each request leaves at once and alone. A server
+//! works through its requests one by one, so under load this saves most of what a request costs beside its lock.
+//! What is sent, and what the answers mean, is the store's [`Errand`].
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -9,40 +10,127 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use holdtight_core::LockError;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
-/// Callers in one statement, at most: none of them should wait long for the others.
-const MOST: usize = 64;
+use crate::error::LockError;
 
 /// What is done, for one caller or for many.
-pub(crate) trait Errand: Send + Sync + 'static {
+pub trait Errand: Send + Sync + 'static {
+    /// What a caller asks.
     type Request: Send + Sync + 'static;
+    /// What it is told.
     type Answer: Send + 'static;
 
-    /// One statement for one caller.
+    /// One request for one caller.
     fn one(
         &self,
         request: &Self::Request,
     ) -> impl Future<Output = Result<Self::Answer, LockError>> + Send;
 
-    /// One statement for many callers on one lane, with their answers in order. All of it is done or nothing.
+    /// One request for many callers on one lane, with an answer for each, in order.
+    ///
+    /// An error is one of all of them.
     fn many(
         &self,
         requests: &[&Self::Request],
-    ) -> impl Future<Output = Result<Vec<Self::Answer>, LockError>> + Send;
+    ) -> impl Future<Output = Result<Vec<Result<Self::Answer, LockError>>, LockError>> + Send;
 
     /// Whether the failure of many may have one cause among them, so that each should be tried alone.
+    ///
+    /// Trying again must be safe: `many` has done nothing, or what it did is found by the next try.
     fn may_try_alone(&self, request: &Self::Request, error: &LockError) -> bool;
+
+    /// Whether the two can go out together.
+    fn alike(&self, one: &Self::Request, other: &Self::Request) -> bool {
+        let _ = (one, other);
+        true
+    }
 }
 
-pub(crate) struct Gather<E: Errand> {
+/// How much may be on its way at once, and how long a caller waits.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Crowding {
+    /// Lanes, one for each connection.
+    pub lanes: usize,
+    /// Requests on their way per lane; what comes when there are so many gathers.
+    pub at_once: usize,
+    /// Callers in one request: none of them should wait long for the others.
+    pub most: usize,
+    /// How long a caller waits for its turn and its answer together.
+    pub timeout: Duration,
+}
+
+impl Crowding {
+    /// One lane with one request at a time, 64 callers in it, and ten seconds.
+    pub const fn new() -> Self {
+        Self { lanes: 1, at_once: 1, most: 64, timeout: Duration::from_secs(10) }
+    }
+
+    /// Sets the number of lanes.
+    pub const fn lanes(mut self, lanes: usize) -> Self {
+        self.lanes = lanes;
+        self
+    }
+
+    /// Sets how many requests may be on their way per lane.
+    pub const fn at_once(mut self, at_once: usize) -> Self {
+        self.at_once = at_once;
+        self
+    }
+
+    /// Sets how many callers one request serves at most.
+    pub const fn most(mut self, most: usize) -> Self {
+        self.most = most;
+        self
+    }
+
+    /// Sets how long a caller waits.
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+}
+
+impl Default for Crowding {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Lets requests of many callers go out together while a connection is busy.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), holdtight_core::LockError> {
+/// use holdtight_core::{Crowding, Errand, Gather, LockError};
+///
+/// struct Doubling;
+///
+/// impl Errand for Doubling {
+///     type Request = u32;
+///     type Answer = u32;
+///     async fn one(&self, request: &u32) -> Result<u32, LockError> {
+///         Ok(request * 2)
+///     }
+///     async fn many(&self, requests: &[&u32]) -> Result<Vec<Result<u32, LockError>>, LockError> {
+///         Ok(requests.iter().map(|request| Ok(**request * 2)).collect())
+///     }
+///     fn may_try_alone(&self, _: &u32, error: &LockError) -> bool {
+///         error.kind().is_definite()
+///     }
+/// }
+///
+/// let gather = Gather::new(Doubling, Crowding::new());
+/// assert_eq!(gather.ask(0, 21).await?, 42);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Gather<E: Errand> {
     errand: E,
     lanes: Vec<Mutex<Lane<E>>>,
-    /// Statements on their way per lane, at most.
-    at_once: usize,
-    timeout: Duration,
+    crowding: Crowding,
 }
 
 struct Lane<E: Errand> {
@@ -63,46 +151,55 @@ enum Entry<E: Errand> {
     Waits(Arc<AtomicBool>, oneshot::Receiver<Result<E::Answer, LockError>>),
 }
 
-/// The right to have a statement on its way. Whoever ends theirs sends what has gathered meanwhile.
+/// The right to have a request on its way. Whoever ends theirs sends what has gathered meanwhile.
 struct Turn<E: Errand> {
     gather: Arc<Gather<E>>,
     lane: usize,
 }
 
 impl<E: Errand> Gather<E> {
-    pub(crate) fn new(errand: E, lanes: usize, at_once: usize, timeout: Duration) -> Arc<Self> {
+    /// For requests on lanes that are numbered from zero.
+    pub fn new(errand: E, crowding: Crowding) -> Arc<Self> {
         let lane = || Mutex::new(Lane { under_way: 0, waiting: VecDeque::new() });
-        let lanes = (0..lanes).map(|_| lane()).collect();
-        Arc::new(Self { errand, lanes, at_once, timeout })
+        let lanes = (0..crowding.lanes).map(|_| lane()).collect();
+        Arc::new(Self { errand, lanes, crowding })
     }
 
     /// The answer to one request, which leaves alone or with others.
-    pub(crate) async fn ask(
+    ///
+    /// # Errors
+    /// Those of the errand; [`Unavailable`](crate::ErrorKind::Unavailable) if it could not leave in time, and
+    /// [`Ambiguous`](crate::ErrorKind::Ambiguous) if it left and was not answered.
+    ///
+    /// # Panics
+    /// If there is no such lane.
+    ///
+    /// # Cancel safety
+    /// A request that waits for others is not sent when this is dropped; one that has left may have been done.
+    pub async fn ask(
         self: &Arc<Self>,
         lane: usize,
         request: E::Request,
     ) -> Result<E::Answer, LockError> {
-        let deadline = Instant::now() + self.timeout;
         let (left, answer) = match self.enter(lane, request) {
             Entry::Alone(request, _turn) => return self.errand.one(&request).await,
             Entry::Waits(left, answer) => (left, answer),
         };
-        match tokio::time::timeout_at(deadline, answer).await {
+        let patience = self.crowding.timeout;
+        match timeout_at(Instant::now() + patience, answer).await {
             Ok(Ok(answer)) => answer,
-            _ if left.load(Ordering::SeqCst) => Err(LockError::ambiguous(format!(
-                "PostgreSQL did not answer within {:?}",
-                self.timeout
-            ))),
+            _ if left.load(Ordering::SeqCst) => {
+                Err(LockError::ambiguous(format!("the store did not answer within {patience:?}")))
+            }
             _ => Err(LockError::unavailable(format!(
-                "no connection to PostgreSQL was free within {:?}",
-                self.timeout
+                "requests before this one were not answered within {patience:?}"
             ))),
         }
     }
 
     fn enter(self: &Arc<Self>, lane: usize, request: E::Request) -> Entry<E> {
         let mut busy = self.lane(lane);
-        if busy.under_way < self.at_once {
+        if busy.under_way < self.crowding.at_once {
             busy.under_way += 1;
             return Entry::Alone(request, Turn { gather: Arc::clone(self), lane });
         }
@@ -112,6 +209,29 @@ impl<E: Errand> Gather<E> {
         Entry::Waits(left, answer)
     }
 
+    /// Takes the first out of those who wait, and who can go with it.
+    fn alike(&self, waiting: &mut VecDeque<Waiting<E>>) -> Vec<Waiting<E>> {
+        let most = waiting.len().min(self.crowding.most);
+        let Some(first) = waiting.front() else { return Vec::new() };
+        let fits = |other: &Waiting<E>| self.errand.alike(&first.request, &other.request);
+        if waiting.iter().take(most).all(fits) {
+            return waiting.drain(..most).collect();
+        }
+        let (mut batch, mut rest) = (Vec::new(), VecDeque::new());
+        for next in waiting.drain(..) {
+            let fits = batch.first().is_none_or(|first: &Waiting<E>| {
+                batch.len() < most && self.errand.alike(&first.request, &next.request)
+            });
+            if fits {
+                batch.push(next);
+            } else {
+                rest.push_back(next);
+            }
+        }
+        *waiting = rest;
+        batch
+    }
+
     fn lane(&self, lane: usize) -> MutexGuard<'_, Lane<E>> {
         self.lanes[lane].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -119,13 +239,13 @@ impl<E: Errand> Gather<E> {
     async fn send(&self, batch: Vec<Waiting<E>>) {
         let requests: Vec<&E::Request> = batch.iter().map(|waiting| &waiting.request).collect();
         let answer = match requests.as_slice() {
-            [only] => self.errand.one(only).await.map(|answer| vec![answer]),
+            [only] => self.errand.one(only).await.map(|answer| vec![Ok(answer)]),
             many => self.errand.many(many).await,
         };
         match answer {
             Ok(answers) => {
                 for (waiting, answer) in batch.into_iter().zip(answers) {
-                    let _ = waiting.answer.send(Ok(answer));
+                    let _ = waiting.answer.send(answer);
                 }
             }
             Err(error) if batch.len() > 1 && self.errand.may_try_alone(requests[0], &error) => {
@@ -144,14 +264,19 @@ impl<E: Errand> Gather<E> {
     }
 }
 
+impl<E: Errand> std::fmt::Debug for Gather<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gather").field("crowding", &self.crowding).finish_non_exhaustive()
+    }
+}
+
 impl<E: Errand> Drop for Turn<E> {
     fn drop(&mut self) {
         let batch: Vec<Waiting<E>> = {
             let mut lane = self.gather.lane(self.lane);
             // Whoever has gone away meanwhile wants nothing any more, and nothing was sent for them.
             lane.waiting.retain(|waiting| !waiting.answer.is_closed());
-            let many = lane.waiting.len().min(MOST);
-            let batch: Vec<_> = lane.waiting.drain(..many).collect();
+            let batch = self.gather.alike(&mut lane.waiting);
             if batch.is_empty() {
                 lane.under_way -= 1;
             }
@@ -182,12 +307,12 @@ async fn all<F: Future<Output = ()>>(futures: impl Iterator<Item = F>) {
 
 #[cfg(test)]
 mod tests {
-    use holdtight_core::ErrorKind;
     use tokio::sync::Semaphore;
 
     use super::*;
+    use crate::error::ErrorKind;
 
-    /// Writes down what leaves together; each statement waits for a permit. A request of 13 spoils its statement.
+    /// Writes down what leaves together; each request waits for a permit. Thirteen spoils all that leave with it.
     struct Recorder {
         sent: Mutex<Vec<Vec<u32>>>,
         permits: Semaphore,
@@ -210,8 +335,13 @@ mod tests {
         async fn one(&self, request: &u32) -> Result<u32, LockError> {
             self.run(vec![*request]).await.map(|answers| answers[0])
         }
-        async fn many(&self, requests: &[&u32]) -> Result<Vec<u32>, LockError> {
-            self.run(requests.iter().map(|number| **number).collect()).await
+        async fn many(&self, requests: &[&u32]) -> Result<Vec<Result<u32, LockError>>, LockError> {
+            let answers = self.run(requests.iter().map(|number| **number).collect()).await?;
+            Ok(answers.into_iter().map(Ok).collect())
+        }
+        /// Hundreds do not go with smaller numbers.
+        fn alike(&self, one: &u32, other: &u32) -> bool {
+            one / 100 == other / 100
         }
         fn may_try_alone(&self, _: &u32, error: &LockError) -> bool {
             error.kind().is_definite()
@@ -220,13 +350,13 @@ mod tests {
 
     fn gather(timeout: Duration) -> Arc<Gather<Recorder>> {
         let (sent, permits) = (Mutex::default(), Semaphore::new(0));
-        Gather::new(Recorder { sent, permits }, 1, 1, timeout)
+        Gather::new(Recorder { sent, permits }, Crowding::new().most(5).timeout(timeout))
     }
 
     /// Asks in order: each request has left or waits before the next comes.
     async fn asked(
         gather: &Arc<Gather<Recorder>>,
-        numbers: std::ops::Range<u32>,
+        numbers: impl IntoIterator<Item = u32>,
     ) -> Vec<tokio::task::JoinHandle<Result<u32, LockError>>> {
         let mut calls = Vec::new();
         for number in numbers {
@@ -238,7 +368,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_comes_while_a_statement_is_under_way_leaves_together_and_is_answered_each() {
+    async fn what_comes_while_a_request_is_under_way_leaves_together_and_is_answered_each() {
         let gather = gather(Duration::from_secs(60));
         let calls = asked(&gather, 1..6).await;
         gather.errand.permits.add_permits(9);
@@ -249,6 +379,18 @@ mod tests {
         // Not busy any more: nobody waits for company.
         gather.ask(0, 7).await.unwrap();
         assert_eq!(gather.errand.sent.lock().unwrap().last(), Some(&vec![7]));
+    }
+
+    #[tokio::test]
+    async fn those_who_cannot_go_together_go_one_after_the_other_and_no_more_than_allowed() {
+        let gather = gather(Duration::from_secs(60));
+        let calls = asked(&gather, [1, 2, 100, 3, 101, 4, 5, 6, 7]).await;
+        gather.errand.permits.add_permits(9);
+        for call in calls {
+            call.await.unwrap().unwrap();
+        }
+        let sent = gather.errand.sent.lock().unwrap();
+        assert_eq!(*sent, [vec![1], vec![2, 3, 4, 5, 6], vec![100, 101], vec![7]]);
     }
 
     #[tokio::test]

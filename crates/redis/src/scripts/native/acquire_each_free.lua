@@ -1,0 +1,24 @@
+-- Takes those of several locks that are free, each for a caller of its own, as `acquire_free.lua` does for one. The
+-- fences are a row of numbers, reserved before the first lock is taken: one that is busy wastes its number.
+-- `acquire_each.lua` says what KEYS and ARGV are, and goes on with the others.
+local count, ttl, rest = #ARGV - 3, ARGV[2], ' ' .. clock .. ' ' .. ARGV[3]
+local step = (#KEYS - 1) / count
+local first = tonumber(clock)
+local last = redis.call('SET', KEYS[1], decimal(first + count - 1), 'GET')
+if last and not (#last == #clock and last < clock) then
+  local refusal
+  first, refusal = mint_after(last, KEYS[1], count)
+  if not first then return refusal end
+end
+local answers, found = {}, nil
+for i = 1, count do
+  local fence = decimal(first + i - 1)
+  local held = redis.pcall('SET', KEYS[2 + (i - 1) * step], ARGV[3 + i] .. fence .. rest, 'NX', 'PX', ttl, 'GET')
+  if held then
+    found = found or {}
+    found[i] = held
+  else
+    answers[i] = 'G\n' .. fence .. '\n' .. ttl .. '\n-1'
+  end
+end
+if not found then return 'A\n' .. ARGV[1] .. '\n' .. table.concat(answers, '\n') end
