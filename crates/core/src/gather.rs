@@ -188,13 +188,20 @@ impl<E: Errand> Gather<E> {
         let patience = self.crowding.timeout;
         match timeout_at(Instant::now() + patience, answer).await {
             Ok(Ok(answer)) => answer,
-            _ if left.load(Ordering::SeqCst) => {
+            _ if self.has_left(lane, &left) => {
                 Err(LockError::ambiguous(format!("the store did not answer within {patience:?}")))
             }
             _ => Err(LockError::unavailable(format!(
                 "requests before this one were not answered within {patience:?}"
             ))),
         }
+    }
+
+    /// Whether a request whose caller listens no more has been sent. Asked under the lock under which requests leave:
+    /// what is still there then never will.
+    fn has_left(&self, lane: usize, left: &AtomicBool) -> bool {
+        let _nobody_leaves = self.lane(lane);
+        left.load(Ordering::Relaxed)
     }
 
     fn enter(self: &Arc<Self>, lane: usize, request: E::Request) -> Entry<E> {
@@ -281,7 +288,7 @@ impl<E: Errand> Drop for Turn<E> {
                 lane.under_way -= 1;
             }
             for waiting in &batch {
-                waiting.left.store(true, Ordering::SeqCst);
+                waiting.left.store(true, Ordering::Relaxed);
             }
             batch
         };

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use holdtight_core::{
     AcquireRequest, Attempt, Busy, Crowding, ExtendBy, ExtendRequest, Extension, Fence, Gather,
-    Holder, Intent, Key, Lease, LockError, ManyAttempt, Owner, Release, Secret, Transfer, TransferRequest,
+    Holder, Intent, Key, Lease, LockError, ManyAttempt, Owner, Release, Secret, Transfer,
+    TransferRequest,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};

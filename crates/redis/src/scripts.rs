@@ -141,7 +141,14 @@ fn native(announce: Announce) -> ScriptSet {
         extend: make("extend", &[DECIMAL, READ, RECORD, LEASE, body!("native", "extend")]),
         transfer: make(
             "transfer",
-            &[CLOCK, DECIMAL, MINT, READ, RECORD, body!("native", "transfer")],
+            &[
+                CLOCK_DIGITS,
+                body!("native", "transfer_quick"),
+                DECIMAL,
+                MINT_AFTER,
+                READ,
+                body!("native", "transfer"),
+            ],
         ),
         lookup: make("lookup", &[CLOCK, DECIMAL, READ, RECORD, body!("native", "lookup")]),
         force_release: make(

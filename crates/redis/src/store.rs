@@ -255,9 +255,9 @@ impl Backend for RedisStore {
     }
 
     fn release(self: Arc<Self>, key: Key, secret: Secret) -> Reply<Release> {
-        Box::pin(async move {
-            self.give_back(&key, secret).await.map_err(|error| error.with_key(&key))
-        })
+        Box::pin(
+            async move { self.give_back(&key, secret).await.map_err(|error| error.with_key(&key)) },
+        )
     }
 
     fn extend(

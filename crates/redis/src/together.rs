@@ -86,14 +86,12 @@ impl Errand for Acquires {
         wanted.store.attempt_at(&wanted.place, &wanted.request).await
     }
 
-    async fn many(
-        &self,
-        wanted: &[&Wanted],
-    ) -> Result<Vec<Result<Attempt, LockError>>, LockError> {
+    async fn many(&self, wanted: &[&Wanted]) -> Result<Vec<Result<Attempt, LockError>>, LockError> {
         let Some(Wanted { store, scripts, place, request }) = wanted.first() else {
             return Ok(Vec::new());
         };
-        let (id, owner, queues) = (store.id(), store.owner_text(&request.owner), wanted[0].queues());
+        let (id, owner, queues) =
+            (store.id(), store.owner_text(&request.owner), wanted[0].queues());
         let keys = 1 + wanted.len() * (1 + usize::from(queues));
         let answer = store
             .run(&scripts.acquire, &place.lock, keys, |command| {

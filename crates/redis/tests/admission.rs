@@ -11,7 +11,7 @@ use support::{LONG, admin, busy, connect, extend, granted, key, lookup, release,
 
 /// The least a user needs, as docs/stores/redis.md says.
 const MINIMAL: &str = "ACL SETUSER ann on >pw resetkeys ~holdtight:* resetchannels &holdtight:* -@all \
-    +hello +info +subscribe +eval +evalsha +time +get +mget +set +del +append +pttl +pexpire \
+    +hello +info +subscribe +eval +evalsha +time +get +mget +exists +set +del +append +pttl +pexpire \
     +zadd +zrem +zcard +zpopmin +publish +scan";
 
 async fn refusal(url: &str) -> holdtight_core::LockError {

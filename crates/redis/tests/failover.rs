@@ -236,7 +236,7 @@ async fn a_slot_that_moves_takes_its_locks_and_waiters_along() {
 
 /// As docs/stores/redis.md says.
 const MINIMAL: &str = "ACL SETUSER ann on >pw resetkeys ~holdtight:* resetchannels &holdtight:* -@all \
-    +hello +info +eval +evalsha +time +get +mget +set +del +append +pttl +pexpire +zadd +zrem +zcard +zpopmin +scan \
+    +hello +info +eval +evalsha +time +get +mget +exists +set +del +append +pttl +pexpire +zadd +zrem +zcard +zpopmin +scan \
     +cluster|nodes +asking +ssubscribe +spublish";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

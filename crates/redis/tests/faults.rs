@@ -65,6 +65,39 @@ on_redis! {
 }
 
 on_redis! {
+    async fn a_lost_answer_to_a_crowd_is_unknown_or_never_left_and_nothing_stays_held(server: &Redis) {
+        let proxy = proxied(server).await;
+        let store = behind(&proxy).await;
+        proxy.replies(Flow::Drop);
+        let crowd: Vec<_> = (0..60)
+            .map(|n| {
+                let (store, key, me) = (Arc::clone(&store), key(&format!("k{n}")), secret());
+                tokio::spawn(async move { (attempt(&store, &key, &me, Intent::Try).await, key, me) })
+            })
+            .collect();
+        let mut left = Vec::new();
+        for one in crowd {
+            let (answer, key, me) = one.await.unwrap();
+            match answer.unwrap_err().kind() {
+                ErrorKind::Ambiguous => left.push((key, me)),
+                // Still waiting for those before it: the server has never heard of it.
+                kind => {
+                    assert_eq!(kind, ErrorKind::Unavailable);
+                    assert_eq!(count(server, &format!("EXISTS holdtight:{key}")).await, 0);
+                }
+            }
+        }
+        assert!(!left.is_empty());
+        proxy.heal();
+        recovers(&store).await;
+        for (key, me) in left {
+            release(&store, &key, &me).await;
+        }
+        assert_eq!(count(server, "DBSIZE").await, 1, "only the counter");
+    }
+}
+
+on_redis! {
     async fn a_lost_request_is_unknown_too_and_was_not_done(server: &Redis) {
         let (proxy, watcher) = (proxied(server).await, connect(&server.url()).await);
         let store = behind(&proxy).await;

@@ -64,6 +64,12 @@ const TEXTS: &[&str] = &[
     "E\nID",
     "E\nID\n1\n1\n1\n1",
     "L\nID",
+    // Answers to several callers: for none of them, too few, a letter that there is not, more than there are.
+    "A\nID",
+    "A\nID\nG\n123\n60000\n-1",
+    "A\nID\nG\n123\n60000\n-1\nX\n123\n60000\n-1",
+    "A\nID\nR",
+    "MANY",
 ];
 
 /// The answer number `place` of both lists.
@@ -72,7 +78,10 @@ fn nonsense(place: usize, id: &str, secret: &str) -> String {
         // Longer than any answer may be.
         Some(&"LONG") => bulk(&"x".repeat(2 << 20)),
         Some(raw) => raw.replace("SECRET", secret),
-        None => bulk(&TEXTS[place - NONSENSE.len()].replace("ID", id)),
+        None => match TEXTS[place - NONSENSE.len()] {
+            "MANY" => bulk(&format!("A\n{id}{}", "\nG\n123\n60000\n-1".repeat(100))),
+            text => bulk(&text.replace("ID", id)),
+        },
     }
 }
 
@@ -171,9 +180,27 @@ async fn nonsense_is_an_error_and_never_a_grant() {
             let released = Arc::clone(&store).release(key.clone(), me.clone()).await;
             assert!(!matches!(released, Ok(Release::Released)), "{nonsense:?}: {released:?}");
             let looked = Arc::clone(&store).lookup(key.clone()).await;
-            for error in
-                [granted.err(), extended.err(), released.err(), looked.err()].into_iter().flatten()
-            {
+            let mut errors = vec![granted.err(), extended.err(), released.err(), looked.err()];
+            // The same for many at once, whose steps go out together.
+            let crowd: Vec<_> = (0..12)
+                .map(|n| {
+                    let (store, key, me) =
+                        (Arc::clone(&store), self::key(&format!("k{n}")), me.clone());
+                    tokio::spawn(async move {
+                        (
+                            attempt(&store, &key, &me, Intent::Try).await,
+                            store.release(key, me).await,
+                        )
+                    })
+                })
+                .collect();
+            for one in crowd {
+                let (granted, released) = one.await.unwrap();
+                assert!(!matches!(granted, Ok(Attempt::Granted(_))), "{nonsense:?}: {granted:?}");
+                assert!(!matches!(released, Ok(Release::Released)), "{nonsense:?}: {released:?}");
+                errors.extend([granted.err(), released.err()]);
+            }
+            for error in errors.into_iter().flatten() {
                 let text = format!("{error} {error:?}");
                 assert!(!text.contains(me.expose()), "{text}");
                 assert_ne!(error.kind(), ErrorKind::Lost);

@@ -48,10 +48,8 @@ async fn release_all(
     store: &Arc<RedisStore>,
     wishes: &[(Key, Secret)],
 ) -> Vec<Result<Release, LockError>> {
-    at_once(
-        wishes.iter().cloned().map(|(key, secret)| Arc::clone(store).release(key, secret)),
-    )
-    .await
+    at_once(wishes.iter().cloned().map(|(key, secret)| Arc::clone(store).release(key, secret)))
+        .await
 }
 
 fn fence(answer: &Result<Attempt, LockError>) -> Fence {

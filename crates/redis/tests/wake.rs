@@ -5,7 +5,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdtight_core::{Backend, Intent, Release, Subscription, WakeUps};
+use holdtight_core::{Attempt, Backend, Intent, Release, Subscription, WakeUps};
 use holdtight_testkit::servers::Redis;
 use support::{
     PATIENCE, admin, attempt, busy, connect, granted, key, proxied, release, secret, until,
@@ -40,7 +40,7 @@ on_redis! {
             let (store, hint, secret) = &mut waiters[turn];
             assert!(hears(hint).await, "waiter {turn} is next");
             let lease = attempt(store, &key, secret, Intent::Queue).await.unwrap();
-            let holdtight_core::Attempt::Granted(lease) = lease else { panic!("{lease:?}") };
+            let Attempt::Granted(lease) = lease else { panic!("{lease:?}") };
             assert_eq!(lease.contended, Some(turn < 2));
             for (_, later, _) in &mut waiters[turn + 1..] {
                 assert!(is_silent(later).await);
@@ -84,6 +84,39 @@ on_redis! {
         assert!(hears(&mut fickle_hint).await && is_silent(&mut hint).await);
         assert_eq!(release(&fickle, &key, &first).await, Release::NotHeld);
         assert!(hears(&mut hint).await);
+    }
+}
+
+on_redis! {
+    async fn whoever_comes_before_the_woken_one_knows_of_the_others_and_wakes_them(server: &Redis) {
+        let stores = [connect(&server.url()).await, connect(&server.url()).await, connect(&server.url()).await];
+        // Alone, and in a crowd whose attempts go out together.
+        for others in [0, 60] {
+            let (key, me) = (key(&format!("k{others}")), secret());
+            granted(&stores[0], &key, &me).await;
+            let mut hints = Vec::new();
+            for store in &stores[..2] {
+                hints.push(Arc::clone(store).subscribe(key.clone()).await.unwrap());
+                busy(store, &key, &secret(), Intent::Queue).await;
+            }
+            release(&stores[0], &key, &me).await;
+            assert!(hears(&mut hints[0]).await, "it is woken, and dies");
+            let crowd: Vec<_> = (0..others).map(|n| {
+                let (store, key) = (Arc::clone(&stores[2]), support::key(&format!("{key}:{n}")));
+                tokio::spawn(async move { attempt(&store, &key, &secret(), Intent::Queue).await.unwrap() })
+            }).collect();
+            let me = secret();
+            let Attempt::Granted(lease) = attempt(&stores[2], &key, &me, Intent::Queue).await.unwrap() else {
+                panic!("it was free");
+            };
+            assert_eq!(lease.contended, Some(true));
+            for other in crowd {
+                let Attempt::Granted(lease) = other.await.unwrap() else { panic!("it was free") };
+                assert_eq!(lease.contended, Some(false));
+            }
+            release(&stores[2], &key, &me).await;
+            assert!(hears(&mut hints[1]).await);
+        }
     }
 }
 

@@ -10,6 +10,13 @@ if last and not (#last == #clock and last < clock) then
   first, refusal = mint_after(last, KEYS[1], count)
   if not first then return refusal end
 end
+-- Whether others wait, for all at once: they nearly never do.
+local others = -1
+if step == 2 then
+  local queues = {}
+  for i = 1, count do queues[i] = KEYS[1 + 2 * i] end
+  others = redis.pcall('EXISTS', unpack(queues)) == 0 and 0
+end
 local answers, found = {}, nil
 for i = 1, count do
   local fence = decimal(first + i - 1)
@@ -18,7 +25,13 @@ for i = 1, count do
     found = found or {}
     found[i] = held
   else
-    answers[i] = 'G\n' .. fence .. '\n' .. ttl .. '\n-1'
+    local queue = others
+    if not queue then
+      queue = redis.pcall('ZCARD', KEYS[1 + 2 * i])
+      if type(queue) ~= 'number' then queue = -1 end
+      if queue > 0 then redis.pcall('APPEND', KEYS[2 * i], '\n') end
+    end
+    answers[i] = 'G\n' .. fence .. '\n' .. ttl .. '\n' .. queue
   end
 end
 if not found then return 'A\n' .. ARGV[1] .. '\n' .. table.concat(answers, '\n') end

@@ -1,4 +1,5 @@
--- Takes a free lock, in three calls. The way of nearly every attempt, so it stands before the functions that all
+-- Takes a free lock, in three calls, or four for a caller who waits: it may have come before one that was woken, and
+-- must know that others are there. The way of nearly every attempt, so it stands before the functions that all
 -- other ways need: making those costs more than a call. `acquire.lua` says what KEYS and ARGV are, and goes on
 -- with what is known here: the clock in digits, whether it is the fence, and who holds the lock.
 local last = redis.call('SET', KEYS[2], clock, 'GET')
@@ -7,5 +8,10 @@ local settled = not last or #last == #clock and last < clock
 local held
 if settled then
   held = redis.pcall('SET', KEYS[1], ARGV[2] .. clock .. ' ' .. clock .. ' ' .. ARGV[4], 'NX', 'PX', ARGV[3], 'GET')
-  if not held and not ARGV[5] then return 'G\n' .. ARGV[1] .. '\n' .. clock .. '\n' .. ARGV[3] .. '\n-1' end
+  if not held and not ARGV[5] then
+    local others = KEYS[3] and redis.pcall('ZCARD', KEYS[3])
+    if type(others) ~= 'number' then others = -1 end
+    if others > 0 then redis.pcall('APPEND', KEYS[1], '\n') end
+    return 'G\n' .. ARGV[1] .. '\n' .. clock .. '\n' .. ARGV[3] .. '\n' .. others
+  end
 end

@@ -2,11 +2,13 @@
 -- KEYS  1 lock  2 fence counter  3 waiters (the mark in the record tells of them)
 -- ARGV  1 id of the request  2 beginning of the record  3 beginning of the next  4 next lease in ms  5 next owner text
 -- Returns T, id, fence, ms left, 1 if others wait, else 0  N, id: was not held
-local held = read(KEYS[1])
-if not owned(held, ARGV[2]) then return 'N\n' .. ARGV[1] end
-local now = clock()
-local fence, refusal = mint(KEYS[2], now)
-if not fence then return refusal end
-local mark = awaited(held) and '\n' or ''
-redis.call('SET', KEYS[1], ARGV[3] .. fence .. ' ' .. decimal(now) .. ' ' .. ARGV[5] .. mark, 'PX', ARGV[4])
-return table.concat({'T', ARGV[1], fence, ARGV[4], #mark}, '\n')
+if not last then
+  -- An error other than a value of another type ends the step here.
+  read(KEYS[1])
+  return 'N\n' .. ARGV[1]
+end
+local minted, refusal = mint_after(last, KEYS[2], 1)
+if not minted then return refusal end
+local fence, mark = decimal(minted), string.byte(held, -1) == 10 and '\n' or ''
+redis.call('SET', KEYS[1], ARGV[3] .. fence .. ' ' .. clock .. ' ' .. ARGV[5] .. mark, 'PX', ARGV[4])
+return 'T\n' .. ARGV[1] .. '\n' .. fence .. '\n' .. ARGV[4] .. '\n' .. #mark
