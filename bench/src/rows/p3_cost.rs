@@ -2,6 +2,8 @@
 //!
 //! Requests are counted by watching the server, which slows it, so both are measured apart. The ratio to `bare` is the
 //! price of a fence, of an owner that others can read, and of giving back only what is ours.
+//!
+//! A task alone sends two requests for a pair, no more and no fewer. Where many share a store they share requests too.
 
 use super::US;
 use crate::load::{number, our_pair, pairs_per_second};
@@ -25,22 +27,33 @@ enum Cost {
 
 fn prepare(_: Effort) -> Result<Vec<Comparison>, Failure> {
     let stage = Stage::start()?;
-    let requests = comparison(&stage, Cost::Requests)?
+    let alone = comparison(&stage, Cost::Requests, 1)?
         .goal(Goal::count(Bound::Exactly(2.0)))
         .rounds_at_most(3);
+    let requests =
+        with_peers(&stage, Cost::Requests)?.goal(Goal::count(Bound::AtMost(2.0))).rounds_at_most(3);
     let processor =
-        comparison(&stage, Cost::Processor)?.goal(Goal::ratio("raw", Bound::AtMost(1.1)));
-    Ok(vec![requests, processor])
+        with_peers(&stage, Cost::Processor)?.goal(Goal::ratio("raw", Bound::AtMost(1.1)));
+    Ok(vec![alone, requests, processor])
 }
 
-fn comparison(stage: &Stage, cost: Cost) -> Result<Comparison, Failure> {
+fn with_peers(stage: &Stage, cost: Cost) -> Result<Comparison, Failure> {
+    let (comparison, peer_stage) = (comparison(stage, cost, TASKS)?, stage.clone());
+    Ok(peers::join(comparison, stage, &peers::ALL, move |peer: &mut Peer, effort| {
+        // The first work of a peer is also its start, with requests of its own.
+        peer.pairs(1, 1)?;
+        cost.of(&peer_stage, effort, TASKS, |each| Ok(peer.pairs(TASKS, each)?.per_second))
+    }))
+}
+
+fn comparison(stage: &Stage, cost: Cost, tasks: u64) -> Result<Comparison, Failure> {
     let (lock, replay) = (stage.lock()?, Replay::record(stage)?);
     let (raw, bare) = (stage.bare()?, stage.bare()?);
     let our_stage = stage.clone();
     let us = Contender::new(US, Role::Us, move |effort| {
         let (runtime, lock) = (our_stage.runtime(), lock.clone());
-        cost.of(&our_stage, effort, |each| {
-            pairs_per_second(runtime, TASKS, each, move |task, n| {
+        cost.of(&our_stage, effort, tasks, |each| {
+            pairs_per_second(runtime, tasks, each, move |task, n| {
                 our_pair(lock.clone(), format!("p3:{task}:{n}"))
             })
         })
@@ -48,8 +61,8 @@ fn comparison(stage: &Stage, cost: Cost) -> Result<Comparison, Failure> {
     let raw_stage = stage.clone();
     let raw = Contender::new("raw", Role::Limit, move |effort| {
         let (runtime, raw, replay) = (raw_stage.runtime(), raw.clone(), replay.clone());
-        cost.of(&raw_stage, effort, |each| {
-            pairs_per_second(runtime, TASKS, each, move |task, n| {
+        cost.of(&raw_stage, effort, tasks, |each| {
+            pairs_per_second(runtime, tasks, each, move |task, n| {
                 let (mut raw, replay) = (raw.clone(), replay.clone());
                 async move { replay.pair(&mut raw, &format!("p3:{task}:{n}")).await }
             })
@@ -58,23 +71,21 @@ fn comparison(stage: &Stage, cost: Cost) -> Result<Comparison, Failure> {
     let bare_stage = stage.clone();
     let bare = Contender::new("bare", Role::Limit, move |effort| {
         let (runtime, bare) = (bare_stage.runtime(), bare.clone());
-        cost.of(&bare_stage, effort, |each| {
-            pairs_per_second(runtime, TASKS, each, move |task, n| {
+        cost.of(&bare_stage, effort, tasks, |each| {
+            pairs_per_second(runtime, tasks, each, move |task, n| {
                 bare_pair(bare.clone(), format!("p3:bare:{task}:{n}"))
             })
         })
     });
-    let (work, unit) = match cost {
-        Cost::Requests => ("Redis, 256 tasks, distinct keys: requests", "per pair"),
-        Cost::Processor => ("Redis, 256 tasks, distinct keys: server's CPU", "µs per pair"),
+    let (what, unit) = match cost {
+        Cost::Requests => ("requests", "per pair"),
+        Cost::Processor => ("server's CPU", "µs per pair"),
     };
-    let comparison = Comparison::new(work, unit, us).against(raw).against(bare);
-    let peer_stage = stage.clone();
-    Ok(peers::join(comparison, stage, &peers::ALL, move |peer: &mut Peer, effort| {
-        // The first work of a peer is also its start, with requests of its own.
-        peer.pairs(1, 1)?;
-        cost.of(&peer_stage, effort, |each| Ok(peer.pairs(TASKS, each)?.per_second))
-    }))
+    let work = match tasks {
+        1 => format!("Redis, one task, distinct keys: {what}"),
+        _ => format!("Redis, {tasks} tasks, distinct keys: {what}"),
+    };
+    Ok(Comparison::new(work, unit, us).against(raw).against(bare))
 }
 
 impl Cost {
@@ -83,13 +94,15 @@ impl Cost {
         self,
         stage: &Stage,
         effort: Effort,
+        tasks: u64,
         work: impl FnOnce(u64) -> Result<f64, Failure>,
     ) -> Result<f64, Failure> {
         let pairs = match self {
             Self::Requests => COUNTED,
             Self::Processor => PAIRS,
         };
-        let each = (effort.work(pairs) / TASKS).max(1);
+        // A task alone does a hundred: enough to count.
+        let each = (effort.work(pairs) / TASKS).max(1) * if tasks == 1 { 10 } else { 1 };
         let spent = match self {
             Self::Requests => {
                 let monitor = Monitor::start(stage)?;
@@ -102,6 +115,6 @@ impl Cost {
                 stage.cpu_micros()? - before
             }
         };
-        Ok(spent / number(TASKS * each))
+        Ok(spent / number(tasks * each))
     }
 }

@@ -294,9 +294,12 @@ impl RedisStore {
         if self.config.layout == Layout::Syncguard {
             beside.extend(self.names.beside(&place, &to.secret)?);
         }
+        // In a native record a mark tells of waiters.
+        let waiters = (self.config.layout != Layout::Native).then_some(&place.waiters);
+        let keys = 2 + beside.len() + usize::from(waiters.is_some());
         let (answer, safe) = self
-            .run_durably(&self.scripts.transfer, &place.lock, 3 + beside.len(), |command| {
-                command.arg(&place.lock).arg(&*place.fence).arg(&beside).arg(&place.waiters);
+            .run_durably(&self.scripts.transfer, &place.lock, keys, |command| {
+                command.arg(&place.lock).arg(&*place.fence).arg(&beside).arg(waiters);
                 command.arg(id).arg(self.claim(&request.from)).arg(self.claim(&to.secret));
                 command.arg(millis(to.ttl));
                 if self.config.layout != Layout::Syncguard {

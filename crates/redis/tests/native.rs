@@ -201,7 +201,7 @@ on_redis! {
 }
 
 on_redis! {
-    async fn two_requests_and_five_calls_make_an_uncontended_cycle(server: &Redis) {
+    async fn two_requests_and_five_calls_make_an_uncontended_cycle_and_six_for_one_who_would_wait(server: &Redis) {
         let store = connect(&server.url()).await;
         let calls = async || {
             let stats = admin(server, "INFO commandstats").await;
@@ -212,15 +212,17 @@ on_redis! {
             let inside = ["time", "set", "get", "del", "pttl", "pexpire", "zadd", "zrem", "zcard", "zpopmin", "publish", "append"];
             (of("evalsha"), of("eval"), inside.iter().map(|name| of(name)).sum::<u64>())
         };
-        let (shas, whole, before) = calls().await;
-        for n in 0..100 {
-            let (key, me) = (key(&format!("k{n}")), secret());
-            let request = AcquireRequest::new(key.clone(), me.clone(), LONG).intent(Intent::Queue);
-            let _hint = Arc::clone(&store).subscribe(key.clone()).await.unwrap();
-            Arc::clone(&store).acquire(request).await.unwrap();
-            release(&store, &key, &me).await;
+        for (intent, each) in [(Intent::Try, 5), (Intent::Queue, 6)] {
+            let (shas, whole, before) = calls().await;
+            for n in 0..100 {
+                let (key, me) = (key(&format!("k{n}")), secret());
+                let request = AcquireRequest::new(key.clone(), me.clone(), LONG).intent(intent);
+                let _hint = Arc::clone(&store).subscribe(key.clone()).await.unwrap();
+                Arc::clone(&store).acquire(request).await.unwrap();
+                release(&store, &key, &me).await;
+            }
+            assert_eq!(calls().await, (shas + 200, whole, before + 100 * each));
         }
-        assert_eq!(calls().await, (shas + 200, whole, before + 500));
     }
 }
 

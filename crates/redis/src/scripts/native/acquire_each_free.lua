@@ -11,15 +11,19 @@ if last and not (#last == #clock and last < clock) then
   if not first then return refusal end
 end
 -- Whether others wait, for all at once: they nearly never do.
-local others = -1
+local others = '-1'
 if step == 2 then
   local queues = {}
   for i = 1, count do queues[i] = KEYS[1 + 2 * i] end
-  others = redis.pcall('EXISTS', unpack(queues)) == 0 and 0
+  others = redis.pcall('EXISTS', unpack(queues)) == 0 and '0'
 end
+-- Only the last digits are counted, unless that would carry: it costs half of writing a whole fence.
+local head, tail = decimal(first), nil
+head, tail = string.sub(head, 1, -7), tonumber(string.sub(head, -6))
 local answers, found = {}, nil
 for i = 1, count do
-  local fence = decimal(first + i - 1)
+  local digits = tail + i - 1
+  local fence = digits < 1000000 and head .. string.format('%06d', digits) or decimal(first + i - 1)
   local held = redis.pcall('SET', KEYS[2 + (i - 1) * step], ARGV[3 + i] .. fence .. rest, 'NX', 'PX', ttl, 'GET')
   if held then
     found = found or {}
@@ -28,8 +32,8 @@ for i = 1, count do
     local queue = others
     if not queue then
       queue = redis.pcall('ZCARD', KEYS[1 + 2 * i])
-      if type(queue) ~= 'number' then queue = -1 end
-      if queue > 0 then redis.pcall('APPEND', KEYS[2 * i], '\n') end
+      if type(queue) ~= 'number' then queue = '-1'
+      elseif queue > 0 then redis.pcall('APPEND', KEYS[2 * i], '\n') end
     end
     answers[i] = 'G\n' .. fence .. '\n' .. ttl .. '\n' .. queue
   end

@@ -9,9 +9,16 @@ local held
 if settled then
   held = redis.pcall('SET', KEYS[1], ARGV[2] .. clock .. ' ' .. clock .. ' ' .. ARGV[4], 'NX', 'PX', ARGV[3], 'GET')
   if not held and not ARGV[5] then
-    local others = KEYS[3] and redis.pcall('ZCARD', KEYS[3])
-    if type(others) ~= 'number' then others = -1 end
-    if others > 0 then redis.pcall('APPEND', KEYS[1], '\n') end
+    -- In digits from the start: turning a number into them costs as much as a call.
+    local others = '-1'
+    if KEYS[3] then
+      local waiting = redis.pcall('ZCARD', KEYS[3])
+      if waiting == 0 then others = '0' end
+      if type(waiting) == 'number' and waiting > 0 then
+        others = waiting
+        redis.pcall('APPEND', KEYS[1], '\n')
+      end
+    end
     return 'G\n' .. ARGV[1] .. '\n' .. clock .. '\n' .. ARGV[3] .. '\n' .. others
   end
 end

@@ -1,5 +1,5 @@
 -- Hands a held lock to another owner.
--- KEYS  1 lock  2 fence counter  3 waiters (the mark in the record tells of them)
+-- KEYS  1 lock  2 fence counter
 -- ARGV  1 id of the request  2 beginning of the record  3 beginning of the next  4 next lease in ms  5 next owner text
 -- Returns T, id, fence, ms left, 1 if others wait, else 0  N, id: was not held
 if not last then
