@@ -220,7 +220,7 @@ impl RedisStore {
 
 fn call(verb: &str, code: &str, keys: usize, fill: &impl Fn(&mut Cmd)) -> Cmd {
     // Room for what nearly every step sends: growing costs more than the rest of making a command.
-    let mut command = Cmd::with_capacity(10, 512.max(code.len() + 256));
+    let mut command = Cmd::with_capacity(8 + 2 * keys, 512.max(code.len() + 256) + 64 * keys);
     command.arg(verb).arg(code).arg(keys);
     fill(&mut command);
     command
