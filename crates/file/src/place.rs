@@ -1,0 +1,137 @@
+//! The open file of one key, and what this process knows of its contents.
+//!
+//! A record that nobody else has written since is not decoded again: the first copy in the file is compared, byte for
+//! byte, with what was read or written last. Who may use a file, and when, is for `step`.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use holdtight_core::{Key, LockError};
+
+use crate::directory::has_name;
+use crate::error;
+use crate::failpoint;
+use crate::frame::{COPY, PAGE};
+use crate::ledger::unreadable;
+use crate::record::Record;
+use crate::step::check_key;
+
+/// How long a step may rely on an earlier one that the path of an open file leads to it.
+const MOVED: Duration = Duration::from_millis(10);
+
+/// The file of one key, open.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) file: File,
+    pub(crate) path: PathBuf,
+    identity: (u64, u64),
+    /// Until when the path need not be looked at again, on the store's clock.
+    trusted_until: u64,
+    /// What was read or written last.
+    page: [u8; PAGE],
+    /// How long the frame is that was written last, if all of it was: it stands in both halves of the page.
+    frame: usize,
+    /// What that frame says.
+    known: Option<Record>,
+}
+
+impl Place {
+    pub(crate) fn new(file: File, path: PathBuf) -> Result<Box<Self>, LockError> {
+        let found = file.metadata().map_err(|source| error::io("read", &path, source))?;
+        if !found.is_file() {
+            return Err(LockError::internal(format!(
+                "{} is not a file; remove it: nothing but holdtight writes there",
+                path.display()
+            )));
+        }
+        let identity = (found.dev(), found.ino());
+        Ok(Box::new(Self {
+            file,
+            path,
+            identity,
+            trusted_until: 0,
+            page: [0; PAGE],
+            frame: 0,
+            known: None,
+        }))
+    }
+
+    /// Whether the path still leads to this file, which is locked, and not to a later one of the same name.
+    ///
+    /// A file that has no name any more was swept away, or removed from outside: seen in every step. That the
+    /// whole directory was moved elsewhere, or the file, costs a walk along the path: seen within [`MOVED`].
+    pub(crate) fn is_current(&mut self, now: u64) -> Result<bool, LockError> {
+        let finding = |source| error::io("find", &self.path, source);
+        if now < self.trusted_until {
+            return has_name(&self.file).map_err(finding);
+        }
+        match fs::symlink_metadata(&self.path) {
+            Ok(found) => {
+                self.trusted_until =
+                    now.saturating_add(u64::try_from(MOVED.as_nanos()).unwrap_or(0));
+                Ok((found.dev(), found.ino()) == self.identity)
+            }
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(source) => Err(finding(source)),
+        }
+    }
+
+    /// What the file says. The caller may change it, so it is not known here any more.
+    pub(crate) fn read(&mut self, key: &Key) -> Result<Record, LockError> {
+        if let Some(record) = self.known.take() {
+            let (first, second) = self.page.split_at_mut(COPY);
+            let (first, second) = (&mut first[..self.frame], &second[..self.frame]);
+            if self.file.read_at(first, 0).is_ok_and(|length| length == second.len())
+                && *first == *second
+            {
+                return Ok(record);
+            }
+        }
+        self.frame = 0;
+        let length = self
+            .file
+            .read_at(&mut self.page, 0)
+            .map_err(|source| error::io("read", &self.path, source).with_key(key))?;
+        let record = Record::decode_of(&self.page[..length], Some(key))
+            .map_err(|damage| unreadable(&self.path, damage).with_key(key))?;
+        check_key(&record, key, &self.path)?;
+        Ok(record)
+    }
+
+    /// Replaces what the file says, by one write inside one page.
+    pub(crate) fn write(&mut self, record: &mut Record) -> Result<(), LockError> {
+        (self.known, self.frame) = (None, 0);
+        record.number = record.number.wrapping_add(1);
+        let bytes = record.encode(&mut self.page);
+        failpoint::point("before a record is written");
+        let outcome = self.file.write_at(bytes, 0);
+        failpoint::point("after a record was written");
+        match outcome {
+            Ok(length) if length == bytes.len() => {
+                self.frame = length - COPY;
+                Ok(())
+            }
+            outcome => {
+                // Cut short by a full disk. The two copies say which record counts now.
+                let source = outcome.err().unwrap_or_else(|| io::ErrorKind::StorageFull.into());
+                let key = record.key.clone();
+                let failed = match self.read(&key) {
+                    Ok(found) if found == *record => return Ok(()),
+                    Ok(_) => error::io("write", &self.path, source),
+                    Err(_) => error::perhaps("write", &self.path, source),
+                };
+                Err(failed.with_key(&key))
+            }
+        }
+    }
+
+    /// Keeps what was just written, so that the next step need not decode it.
+    pub(crate) fn remember(&mut self, written: Record) {
+        if self.frame > 0 {
+            self.known = Some(written);
+        }
+    }
+}
