@@ -230,19 +230,64 @@ const QUIET: OFlags = OFlags::NOATIME;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const QUIET: OFlags = OFlags::empty();
 
-/// Whether an open file still has a name.
+/// What there is to know about a file without asking for its times.
 ///
-/// Asks for nothing else: who asks for the times of a file makes its next write note them precisely, which
-/// costs as much as the rest of a step.
+/// Who asks for the times of a file makes its next write note them precisely, which costs as much as the rest of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// The same for all names of one file, and for no other file.
+    pub(crate) identity: (u64, u64),
+    pub(crate) is_file: bool,
+    /// Whether it still has a name.
+    pub(crate) is_named: bool,
+}
+
+/// The facts of an open file.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) fn has_name(file: &File) -> io::Result<bool> {
-    use rustix::fs::{AtFlags, StatxFlags, statx};
-    Ok(statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::NLINK)?.stx_nlink > 0)
+pub(crate) fn facts_of(file: &File) -> io::Result<Facts> {
+    statx_of(rustix::fs::statx(file, c"", rustix::fs::AtFlags::EMPTY_PATH, WITHOUT_TIMES))
+}
+
+/// The facts of what stands at `path`, be it a link.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn facts_at(path: &Path) -> io::Result<Facts> {
+    use rustix::fs::{AtFlags, CWD, statx};
+    statx_of(statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, WITHOUT_TIMES))
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const WITHOUT_TIMES: rustix::fs::StatxFlags = rustix::fs::StatxFlags::TYPE
+    .union(rustix::fs::StatxFlags::INO)
+    .union(rustix::fs::StatxFlags::NLINK);
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn statx_of(found: rustix::io::Result<rustix::fs::Statx>) -> io::Result<Facts> {
+    let found = found?;
+    let device = u64::from(found.stx_dev_major) << 32 | u64::from(found.stx_dev_minor);
+    Ok(Facts {
+        identity: (device, found.stx_ino),
+        is_file: rustix::fs::FileType::from_raw_mode(found.stx_mode.into()).is_file(),
+        is_named: found.stx_nlink > 0,
+    })
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(crate) fn has_name(file: &File) -> io::Result<bool> {
-    Ok(file.metadata()?.nlink() > 0)
+pub(crate) fn facts_of(file: &File) -> io::Result<Facts> {
+    Ok(metadata_of(&file.metadata()?))
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(crate) fn facts_at(path: &Path) -> io::Result<Facts> {
+    Ok(metadata_of(&fs::symlink_metadata(path)?))
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn metadata_of(found: &fs::Metadata) -> Facts {
+    Facts {
+        identity: (found.dev(), found.ino()),
+        is_file: found.is_file(),
+        is_named: found.nlink() > 0,
+    }
 }
 
 #[expect(clippy::cast_possible_wrap, reason = "flags are a set of bits")]

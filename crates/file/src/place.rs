@@ -3,15 +3,14 @@
 //! A record that nobody else has written since is not decoded again: the first copy in the file is compared, byte for
 //! byte, with what was read or written last. Who may use a file, and when, is for `step`.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use holdtight_core::{Key, LockError};
 
-use crate::directory::has_name;
+use crate::directory::{facts_at, facts_of};
 use crate::error;
 use crate::failpoint;
 use crate::frame::{COPY, PAGE};
@@ -19,17 +18,16 @@ use crate::ledger::unreadable;
 use crate::record::Record;
 use crate::step::check_key;
 
-/// How long a step may rely on an earlier one that the path of an open file leads to it.
-const MOVED: Duration = Duration::from_millis(10);
+/// How long a step may rely on an earlier one that the path of an open file leads to it: ten milliseconds.
+const MOVED: u64 = 10_000_000;
 
 /// The file of one key, open.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) file: File,
     pub(crate) path: PathBuf,
-    identity: (u64, u64),
-    /// Until when the path need not be looked at again, on the store's clock.
-    trusted_until: u64,
+    /// When the path was last seen to lead here, on the store's clock.
+    seen_at: u64,
     /// What was read or written last.
     page: [u8; PAGE],
     /// How long the frame is that was written last, if all of it was: it stands in both halves of the page.
@@ -39,24 +37,9 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) fn new(file: File, path: PathBuf) -> Result<Box<Self>, LockError> {
-        let found = file.metadata().map_err(|source| error::io("read", &path, source))?;
-        if !found.is_file() {
-            return Err(LockError::internal(format!(
-                "{} is not a file; remove it: nothing but holdtight writes there",
-                path.display()
-            )));
-        }
-        let identity = (found.dev(), found.ino());
-        Ok(Box::new(Self {
-            file,
-            path,
-            identity,
-            trusted_until: 0,
-            page: [0; PAGE],
-            frame: 0,
-            known: None,
-        }))
+    /// A file that was just opened, at the time `now`, by its path.
+    pub(crate) fn new(file: File, path: PathBuf, now: u64) -> Box<Self> {
+        Box::new(Self { file, path, seen_at: now, page: [0; PAGE], frame: 0, known: None })
     }
 
     /// Whether the path still leads to this file, which is locked, and not to a later one of the same name.
@@ -65,14 +48,20 @@ impl Place {
     /// whole directory was moved elsewhere, or the file, costs a walk along the path: seen within [`MOVED`].
     pub(crate) fn is_current(&mut self, now: u64) -> Result<bool, LockError> {
         let finding = |source| error::io("find", &self.path, source);
-        if now < self.trusted_until {
-            return has_name(&self.file).map_err(finding);
+        let found = facts_of(&self.file).map_err(finding)?;
+        if !found.is_file {
+            return Err(LockError::internal(format!(
+                "{} is not a file; remove it: nothing but holdtight writes there",
+                self.path.display()
+            )));
         }
-        match fs::symlink_metadata(&self.path) {
-            Ok(found) => {
-                self.trusted_until =
-                    now.saturating_add(u64::try_from(MOVED.as_nanos()).unwrap_or(0));
-                Ok((found.dev(), found.ino()) == self.identity)
+        if !found.is_named || now.saturating_sub(self.seen_at) < MOVED {
+            return Ok(found.is_named);
+        }
+        match facts_at(&self.path) {
+            Ok(there) => {
+                self.seen_at = now;
+                Ok(there.identity == found.identity)
             }
             Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(source) => Err(finding(source)),

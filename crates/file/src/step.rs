@@ -135,10 +135,12 @@ impl Files {
             let locked_at = self.boot.now();
             let current = place.is_current(locked_at);
             let page = Page { files: self, place: Some((key, place)), locked_at, written: false };
-            if current? {
+            if matches!(current, Ok(true)) {
                 return Ok(Try::Locked(page));
             }
+            // Whatever is wrong with it, the next step opens what is there then.
             page.forget();
+            current?;
         }
         Err(LockError::unavailable("the file of this key keeps disappearing; who removes it?"))
     }
@@ -151,15 +153,17 @@ impl Files {
     ) -> Result<Option<Box<Place>>, LockError> {
         let path = directory.record(&name_of(key));
         for _ in 0..64 {
+            // Before it is opened: this is when the path is known to lead there.
+            let now = self.boot.now();
             match self.with_room(|| open_file(&path, true)) {
-                Ok(file) => return Place::new(file, path).map(Some),
+                Ok(file) => return Ok(Some(Place::new(file, path, now))),
                 Err(source) if source.kind() == io::ErrorKind::NotFound => {}
                 Err(source) => return Err(error::io("open", &path, source)),
             }
             let Absent::Make(process) = absent else { return Ok(None) };
-            let record = Record::fresh(key.clone(), self.boot.id, self.boot.now());
+            let record = Record::fresh(key.clone(), self.boot.id, now);
             if let Some(file) = self.make(directory, process, &record, &path)? {
-                return Place::new(file, path).map(Some);
+                return Ok(Some(Place::new(file, path, now)));
             }
         }
         Err(LockError::unavailable("the file of this key keeps disappearing; who removes it?"))
