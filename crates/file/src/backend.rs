@@ -24,16 +24,18 @@ use crate::sweep::record_paths;
 const AT_ONCE: Duration = Duration::from_millis(2);
 
 impl FileStore {
-    /// The attempt, and when it was made.
-    fn try_acquire(&self, request: &AcquireRequest) -> Tried<(Attempt, u64)> {
+    /// One attempt; `at` becomes the time when it was made.
+    fn try_acquire(&self, request: &AcquireRequest, at: &mut u64) -> Tried<Attempt> {
         let (who, presence) = self.presence()?;
         let me = presence.id;
         let queued = request.intent == Intent::Queue;
         let name = queued.then(|| name_of(&request.key));
         let listening = name.as_ref().map_or(0, |name| self.board.waiters(name));
+        // Put aside and not handed up from call to call: with a holder in it, it is large.
+        let mut outcome = None;
         let stepped = self.step_of(who, &request.key, Absent::Make(me), |record, scene| {
             let (attempt, mut change) = record.attempt(request, me, scene)?;
-            let changed = match &attempt {
+            let changed = match outcome.insert(attempt) {
                 // Served: others here, if there are any, still want to be called.
                 Attempt::Granted(_) if listening == 1 => record.delist(me),
                 Attempt::Busy(_) if listening > 0 => record.enlist(me, scene),
@@ -43,23 +45,24 @@ impl FileStore {
                 change = Change::Write;
             }
             let holder = record.grant.as_ref().and_then(|grant| grant.process);
-            Ok(((attempt, holder, record.waiters.contains(&me), scene.now), change))
+            *at = scene.now;
+            Ok(((holder, record.waiters.contains(&me)), change))
         })?;
         let Some(answer) = stepped else { return Ok(None) };
-        let (attempt, holder, listed, now) = answer.ok_or_else(|| vanished(&request.key))?;
+        let (holder, listed) = answer.ok_or_else(|| vanished(&request.key))?;
         if let Some(name) = &name {
             self.board.set_listed(name, listed);
         }
-        match (&attempt, holder) {
-            (Attempt::Granted(_), _) => self.count_bound(request.liveness),
-            (Attempt::Busy(_), Some(holder)) if holder != me => {
+        match (&outcome, holder) {
+            (Some(Attempt::Granted(_)), _) => self.count_bound(request.liveness),
+            (Some(Attempt::Busy(_)), Some(holder)) if holder != me => {
                 if let Some(name) = &name {
                     self.board.watch(&self.directory, name, holder, presence.pipe.as_ref());
                 }
             }
             _ => {}
         }
-        Ok(Some((attempt, now)))
+        Ok(outcome)
     }
 
     fn count_bound(&self, liveness: Liveness) {
@@ -284,16 +287,17 @@ impl Backend for FileStore {
 
     fn acquire(self: Arc<Self>, request: AcquireRequest) -> Reply<Attempt> {
         Box::pin(async move {
+            let mut at = 0;
             // Nearly always the first try is the last, and nothing need be set up for more of them.
-            let first = if self.config.sync { None } else { self.try_acquire(&request)? };
-            let (attempt, now) = match first {
-                Some(done) => done,
-                None => {
-                    let (store, key) = (Arc::clone(&self), request.key.clone());
-                    store.drive(key, move |store| store.try_acquire(&request)).await?
-                }
-            };
-            self.sweep_in_time(now);
+            let first = if self.config.sync { None } else { self.try_acquire(&request, &mut at)? };
+            if let Some(attempt) = first {
+                self.sweep_in_time(at);
+                return Ok(attempt);
+            }
+            let (store, key) = (Arc::clone(&self), request.key.clone());
+            let again = move |store: &Self| store.try_acquire(&request, &mut 0);
+            let attempt = Box::pin(store.drive(key, again)).await?;
+            self.sweep_in_time(self.boot.now());
             Ok(attempt)
         })
     }
@@ -301,12 +305,12 @@ impl Backend for FileStore {
     fn release(self: Arc<Self>, key: Key, secret: Secret) -> Reply<Release> {
         Box::pin(async move {
             let first = if self.config.sync { None } else { self.try_release(&key, &secret)? };
-            match first {
-                Some(done) => Ok(done),
-                None => {
-                    self.drive(key.clone(), move |store| store.try_release(&key, &secret)).await
-                }
+            if let Some(release) = first {
+                return Ok(release);
             }
+            let named = key.clone();
+            let again = move |store: &Self| store.try_release(&key, &secret);
+            Box::pin(self.drive(named, again)).await
         })
     }
 
