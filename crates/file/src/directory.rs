@@ -234,7 +234,7 @@ const QUIET: OFlags = OFlags::empty();
 ///
 /// Who asks for the times of a file makes its next write note them precisely, which costs as much as the rest of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub(crate) struct Found {
     /// The same for all names of one file, and for no other file.
     pub(crate) identity: (u64, u64),
     pub(crate) is_file: bool,
@@ -242,17 +242,18 @@ pub(crate) struct Facts {
     pub(crate) is_named: bool,
 }
 
-/// The facts of an open file.
+/// Looks at an open file.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) fn facts_of(file: &File) -> io::Result<Facts> {
-    statx_of(rustix::fs::statx(file, c"", rustix::fs::AtFlags::EMPTY_PATH, WITHOUT_TIMES))
+pub(crate) fn look_at(file: &File) -> io::Result<Found> {
+    use rustix::fs::{AtFlags, statx};
+    Ok(found(&statx(file, c"", AtFlags::EMPTY_PATH, WITHOUT_TIMES)?))
 }
 
-/// The facts of what stands at `path`, be it a link.
+/// Looks at what stands at `path`, be it a link.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) fn facts_at(path: &Path) -> io::Result<Facts> {
+pub(crate) fn look_up(path: &Path) -> io::Result<Found> {
     use rustix::fs::{AtFlags, CWD, statx};
-    statx_of(statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, WITHOUT_TIMES))
+    Ok(found(&statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, WITHOUT_TIMES)?))
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -261,32 +262,31 @@ const WITHOUT_TIMES: rustix::fs::StatxFlags = rustix::fs::StatxFlags::TYPE
     .union(rustix::fs::StatxFlags::NLINK);
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn statx_of(found: rustix::io::Result<rustix::fs::Statx>) -> io::Result<Facts> {
-    let found = found?;
-    let device = u64::from(found.stx_dev_major) << 32 | u64::from(found.stx_dev_minor);
-    Ok(Facts {
-        identity: (device, found.stx_ino),
-        is_file: rustix::fs::FileType::from_raw_mode(found.stx_mode.into()).is_file(),
-        is_named: found.stx_nlink > 0,
-    })
+fn found(statx: &rustix::fs::Statx) -> Found {
+    let device = u64::from(statx.stx_dev_major) << 32 | u64::from(statx.stx_dev_minor);
+    Found {
+        identity: (device, statx.stx_ino),
+        is_file: rustix::fs::FileType::from_raw_mode(statx.stx_mode.into()).is_file(),
+        is_named: statx.stx_nlink > 0,
+    }
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(crate) fn facts_of(file: &File) -> io::Result<Facts> {
-    Ok(metadata_of(&file.metadata()?))
+pub(crate) fn look_at(file: &File) -> io::Result<Found> {
+    Ok(found(&file.metadata()?))
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(crate) fn facts_at(path: &Path) -> io::Result<Facts> {
-    Ok(metadata_of(&fs::symlink_metadata(path)?))
+pub(crate) fn look_up(path: &Path) -> io::Result<Found> {
+    Ok(found(&fs::symlink_metadata(path)?))
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn metadata_of(found: &fs::Metadata) -> Facts {
-    Facts {
-        identity: (found.dev(), found.ino()),
-        is_file: found.is_file(),
-        is_named: found.nlink() > 0,
+fn found(metadata: &fs::Metadata) -> Found {
+    Found {
+        identity: (metadata.dev(), metadata.ino()),
+        is_file: metadata.is_file(),
+        is_named: metadata.nlink() > 0,
     }
 }
 

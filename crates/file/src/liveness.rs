@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use holdtight_core::LockError;
 
-use crate::directory::{Directory, facts_of, hex, open_file};
+use crate::directory::{Directory, hex, look_at, open_file};
 use crate::error;
 use crate::failpoint;
 use crate::record::ProcessId;
@@ -76,7 +76,7 @@ impl Presence {
                     return Err(error::io("lock", &path, source));
                 }
             }
-            if !facts_of(&file).map_err(|source| error::io("read", &path, source))?.is_named {
+            if !look_at(&file).map_err(|source| error::io("read", &path, source))?.is_named {
                 continue;
             }
             failpoint::point("before a process makes its pipe");

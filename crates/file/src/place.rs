@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use holdtight_core::{Key, LockError};
 
-use crate::directory::{facts_at, facts_of};
+use crate::directory::{look_at, look_up};
 use crate::error;
 use crate::failpoint;
 use crate::frame::{COPY, PAGE};
@@ -48,7 +48,7 @@ impl Place {
     /// whole directory was moved elsewhere, or the file, costs a walk along the path: seen within [`MOVED`].
     pub(crate) fn is_current(&mut self, now: u64) -> Result<bool, LockError> {
         let finding = |source| error::io("find", &self.path, source);
-        let found = facts_of(&self.file).map_err(finding)?;
+        let found = look_at(&self.file).map_err(finding)?;
         if !found.is_file {
             return Err(LockError::internal(format!(
                 "{} is not a file; remove it: nothing but holdtight writes there",
@@ -58,7 +58,7 @@ impl Place {
         if !found.is_named || now.saturating_sub(self.seen_at) < MOVED {
             return Ok(found.is_named);
         }
-        match facts_at(&self.path) {
+        match look_up(&self.path) {
             Ok(there) => {
                 self.seen_at = now;
                 Ok(there.identity == found.identity)
@@ -122,5 +122,96 @@ impl Place {
         if self.frame > 0 {
             self.known = Some(written);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::boot::BootId;
+    use crate::directory::open_file;
+
+    const BOOT: BootId = BootId { id: [1; 16], genuine: true };
+
+    fn key() -> Key {
+        Key::new("k").unwrap()
+    }
+
+    /// A file with a fresh record, and so many openings of it.
+    fn openings<const N: usize>(place: &tempfile::TempDir) -> [Box<Place>; N] {
+        let path = place.path().join("record");
+        std::fs::write(&path, Record::fresh(key(), BOOT, 0).encode(&mut [0; PAGE])).unwrap();
+        [(); N].map(|()| Place::new(open_file(&path, true).unwrap(), path.clone(), 0))
+    }
+
+    /// What a step does that mints `fence`.
+    fn mint(place: &mut Place, fence: u64) {
+        let mut record = place.read(&key()).unwrap();
+        record.fence = fence;
+        place.write(&mut record).unwrap();
+        place.remember(record);
+    }
+
+    #[test]
+    fn what_others_wrote_since_is_read_and_not_remembered() {
+        let place = tempfile::tempdir().unwrap();
+        let [mut one, mut two] = openings(&place);
+        for fence in 1..50 {
+            let (writer, reader) =
+                if fence % 3 == 0 { (&mut one, &mut two) } else { (&mut two, &mut one) };
+            mint(writer, fence);
+            assert_eq!(writer.known.as_ref().unwrap().fence, fence);
+            assert_eq!(writer.read(&key()).unwrap().fence, fence);
+            assert_eq!(reader.read(&key()).unwrap().fence, fence);
+        }
+    }
+
+    #[test]
+    fn a_change_that_was_not_written_is_forgotten() {
+        let place = tempfile::tempdir().unwrap();
+        let [mut one] = openings(&place);
+        mint(&mut one, 7);
+        let mut record = one.read(&key()).unwrap();
+        record.fence = 8;
+        drop(record);
+        assert_eq!(one.read(&key()).unwrap().fence, 7);
+    }
+
+    #[test]
+    fn damage_is_seen_by_who_remembers_and_one_whole_copy_is_enough() {
+        let place = tempfile::tempdir().unwrap();
+        let [mut one] = openings(&place);
+        mint(&mut one, 7);
+        let whole = std::fs::read(&one.path).unwrap();
+        let frame = one.frame;
+        for at in [0, 5, 12, frame - 1, COPY, COPY + frame - 1] {
+            mint(&mut one, 7);
+            let mut damaged = std::fs::read(&one.path).unwrap();
+            damaged[at] ^= 0x41;
+            std::fs::write(&one.path, &damaged).unwrap();
+            assert_eq!(one.read(&key()).unwrap().fence, 7, "byte {at}");
+            std::fs::write(&one.path, &whole).unwrap();
+        }
+        for length in [0, 3, frame - 1] {
+            mint(&mut one, 7);
+            std::fs::write(&one.path, &whole[..length]).unwrap();
+            assert!(one.read(&key()).is_err(), "cut to {length}");
+            std::fs::write(&one.path, &whole).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_file_that_lost_its_name_or_gave_it_away_is_not_current() {
+        let place = tempfile::tempdir().unwrap();
+        let [mut one, mut two] = openings(&place);
+        assert!(one.is_current(1).unwrap());
+        // Another file under the same name, while this one has a second one: seen by the walk alone.
+        std::fs::hard_link(&one.path, place.path().join("second")).unwrap();
+        std::fs::rename(place.path().join("second"), place.path().join("elsewhere")).unwrap();
+        std::fs::remove_file(&one.path).unwrap();
+        std::fs::write(&one.path, b"").unwrap();
+        assert!(!one.is_current(MOVED).unwrap());
+        std::fs::remove_file(place.path().join("elsewhere")).unwrap();
+        assert!(!two.is_current(1).unwrap(), "no name is left: seen at once");
     }
 }
