@@ -26,6 +26,8 @@ const MOVED: u64 = 10_000_000;
 pub(crate) struct Place {
     pub(crate) file: File,
     pub(crate) path: PathBuf,
+    /// Which file it is, once it was looked at.
+    identity: Option<(u64, u64)>,
     /// When the path was last seen to lead here, on the store's clock.
     seen_at: u64,
     /// What was read or written last.
@@ -39,7 +41,15 @@ pub(crate) struct Place {
 impl Place {
     /// A file that was just opened, at the time `now`, by its path.
     pub(crate) fn new(file: File, path: PathBuf, now: u64) -> Box<Self> {
-        Box::new(Self { file, path, seen_at: now, page: [0; PAGE], frame: 0, known: None })
+        Box::new(Self {
+            file,
+            path,
+            identity: None,
+            seen_at: now,
+            page: [0; PAGE],
+            frame: 0,
+            known: None,
+        })
     }
 
     /// Whether the path still leads to this file, which is locked, and not to a later one of the same name.
@@ -48,20 +58,24 @@ impl Place {
     /// whole directory was moved elsewhere, or the file, costs a walk along the path: seen within [`MOVED`].
     pub(crate) fn is_current(&mut self, now: u64) -> Result<bool, LockError> {
         let finding = |source| error::io("find", &self.path, source);
-        let found = look_at(&self.file).map_err(finding)?;
-        if !found.is_file {
-            return Err(LockError::internal(format!(
-                "{} is not a file; remove it: nothing but holdtight writes there",
-                self.path.display()
-            )));
-        }
-        if !found.is_named || now.saturating_sub(self.seen_at) < MOVED {
-            return Ok(found.is_named);
+        let stale = now.saturating_sub(self.seen_at) >= MOVED;
+        if !stale || self.identity.is_none() {
+            let found = look_at(&self.file).map_err(finding)?;
+            if !found.is_file {
+                return Err(LockError::internal(format!(
+                    "{} is not a file; remove it: nothing but holdtight writes there",
+                    self.path.display()
+                )));
+            }
+            self.identity = Some(found.identity);
+            if !stale || !found.is_named {
+                return Ok(found.is_named);
+            }
         }
         match look_up(&self.path) {
             Ok(there) => {
                 self.seen_at = now;
-                Ok(there.identity == found.identity)
+                Ok(Some(there.identity) == self.identity)
             }
             Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(source) => Err(finding(source)),
@@ -204,14 +218,15 @@ mod tests {
     fn a_file_that_lost_its_name_or_gave_it_away_is_not_current() {
         let place = tempfile::tempdir().unwrap();
         let [mut one, mut two] = openings(&place);
-        assert!(one.is_current(1).unwrap());
+        assert!(one.is_current(1).unwrap() && one.is_current(MOVED).unwrap());
+        assert!(two.is_current(MOVED).unwrap(), "not looked at before");
         // Another file under the same name, while this one has a second one: seen by the walk alone.
         std::fs::hard_link(&one.path, place.path().join("second")).unwrap();
         std::fs::rename(place.path().join("second"), place.path().join("elsewhere")).unwrap();
         std::fs::remove_file(&one.path).unwrap();
         std::fs::write(&one.path, b"").unwrap();
-        assert!(!one.is_current(MOVED).unwrap());
+        assert!(!one.is_current(2 * MOVED).unwrap());
         std::fs::remove_file(place.path().join("elsewhere")).unwrap();
-        assert!(!two.is_current(1).unwrap(), "no name is left: seen at once");
+        assert!(!two.is_current(MOVED + 1).unwrap(), "no name is left: seen at once");
     }
 }
