@@ -1,6 +1,9 @@
 //! P11 on one machine: acquire and release through this store, against the least that any lock in a file needs.
 //!
 //! Prints ratios only; rounds are interleaved, so that a busy machine slows all of them. `--test` does one short round.
+//!
+//! For a tool that counts, such as callgrind or strace, one kind of work can be had alone: `HOLDTIGHT_BENCH_WORK=library
+//! HOLDTIGHT_BENCH_PLACE=DIRECTORY HOLDTIGHT_BENCH_PAIRS=2000`. The difference between two numbers of pairs is the work.
 
 #[cfg(not(unix))]
 fn main() {}
@@ -27,6 +30,7 @@ mod unix {
     const WORK: &str = "HOLDTIGHT_BENCH_WORK";
     const PLACE: &str = "HOLDTIGHT_BENCH_PLACE";
     const MILLIS: &str = "HOLDTIGHT_BENCH_MILLIS";
+    const PAIRS: &str = "HOLDTIGHT_BENCH_PAIRS";
 
     /// What is compared: `bare` is lock, write, unlock, twice: once to take and once to give back.
     const WORKS: [&str; 5] = ["bare", "store", "library", "store sync", "bare sync"];
@@ -34,9 +38,13 @@ mod unix {
     pub(super) fn main() {
         if let Ok(work) = std::env::var(WORK) {
             let place = std::env::var_os(PLACE).unwrap();
-            let millis = std::env::var(MILLIS).unwrap().parse().unwrap();
-            let pairs = run(&work, Path::new(&place), Duration::from_millis(millis));
-            println!("{pairs}");
+            let until = match std::env::var(PAIRS) {
+                Ok(pairs) => Until::Done(pairs.parse().unwrap()),
+                Err(_) => Until::Over(Duration::from_millis(
+                    std::env::var(MILLIS).unwrap().parse().unwrap(),
+                )),
+            };
+            println!("{}", run(&work, Path::new(&place), until));
             return;
         }
         let short = std::env::args().any(|argument| argument == "--test");
@@ -67,6 +75,13 @@ mod unix {
         );
     }
 
+    /// How long a process works.
+    #[derive(Clone, Copy)]
+    enum Until {
+        Over(Duration),
+        Done(u32),
+    }
+
     /// Pairs per second of several processes, each with its own keys, in one directory.
     fn together(work: &str, processes: usize, millis: u64) -> f64 {
         let place = tempfile::tempdir().unwrap();
@@ -90,18 +105,21 @@ mod unix {
             .sum()
     }
 
-    fn run(work: &str, place: &Path, span: Duration) -> f64 {
+    fn run(work: &str, place: &Path, until: Until) -> f64 {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let sync = work.ends_with("sync");
         match work {
-            "bare" | "bare sync" => bare(place, span, sync),
+            "bare" | "bare sync" => bare(place, until, sync),
             "library" => {
                 let lock = DistributedLock::builder(open(place, false)).build().unwrap();
-                let key = format!("key of {}", std::process::id());
-                rate(span, || {
+                // A few keys each, so that what a store keeps of a key is both new and old.
+                let key = |n| format!("key {n} of {}", std::process::id());
+                let keys: Vec<_> = (0..10).map(key).collect();
+                rate(until, || {
                     runtime.block_on(async {
-                        for _ in 0..BATCH {
-                            lock.acquire(&key).await.unwrap().release().await.unwrap();
+                        for key in keys.iter().cycle().take(BATCH as usize) {
+                            let held = lock.try_acquire(key).await.unwrap().unwrap();
+                            held.release().await.unwrap();
                         }
                     });
                 })
@@ -109,7 +127,7 @@ mod unix {
             _ => {
                 let store = Arc::new(open(place, sync));
                 let key = Key::new(&format!("key of {}", std::process::id())).unwrap();
-                rate(span, || {
+                rate(until, || {
                     runtime.block_on(async {
                         for _ in 0..BATCH {
                             pair(&store, &key).await;
@@ -120,13 +138,16 @@ mod unix {
         }
     }
 
-    const BATCH: u32 = 16;
+    const BATCH: u32 = 20;
 
-    fn rate(span: Duration, mut batch: impl FnMut()) -> f64 {
+    fn rate(until: Until, mut batch: impl FnMut()) -> f64 {
         batch();
         let started = Instant::now();
         let mut done = 0;
-        while started.elapsed() < span {
+        while match until {
+            Until::Over(span) => started.elapsed() < span,
+            Until::Done(pairs) => done < pairs,
+        } {
             batch();
             done += BATCH;
         }
@@ -147,11 +168,11 @@ mod unix {
         assert_eq!(released, Release::Released);
     }
 
-    fn bare(place: &Path, span: Duration, sync: bool) -> f64 {
+    fn bare(place: &Path, until: Until, sync: bool) -> f64 {
         let path = place.join(format!("bare-{}", std::process::id()));
         let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
         let record = [7; 256];
-        rate(span, || {
+        rate(until, || {
             for _ in 0..2 * BATCH {
                 file.lock().unwrap();
                 file.write_all_at(&record, 0).unwrap();

@@ -24,15 +24,18 @@ use crate::sweep::record_paths;
 const AT_ONCE: Duration = Duration::from_millis(2);
 
 impl FileStore {
-    fn try_acquire(&self, request: &AcquireRequest) -> Tried<Attempt> {
-        let presence = self.presence()?;
+    /// One attempt; `at` becomes the time when it was made.
+    fn try_acquire(&self, request: &AcquireRequest, at: &mut u64) -> Tried<Attempt> {
+        let (who, presence) = self.presence()?;
         let me = presence.id;
         let queued = request.intent == Intent::Queue;
         let name = queued.then(|| name_of(&request.key));
         let listening = name.as_ref().map_or(0, |name| self.board.waiters(name));
-        let stepped = self.step(&request.key, self.make(me), |record, scene| {
+        // Put aside and not handed up from call to call: with a holder in it, it is large.
+        let mut outcome = None;
+        let stepped = self.step_of(who, &request.key, Absent::Make(me), |record, scene| {
             let (attempt, mut change) = record.attempt(request, me, scene)?;
-            let changed = match &attempt {
+            let changed = match outcome.insert(attempt) {
                 // Served: others here, if there are any, still want to be called.
                 Attempt::Granted(_) if listening == 1 => record.delist(me),
                 Attempt::Busy(_) if listening > 0 => record.enlist(me, scene),
@@ -42,23 +45,24 @@ impl FileStore {
                 change = Change::Write;
             }
             let holder = record.grant.as_ref().and_then(|grant| grant.process);
-            Ok(((attempt, holder, record.waiters.contains(&me)), change))
+            *at = scene.now;
+            Ok(((holder, record.waiters.contains(&me)), change))
         })?;
         let Some(answer) = stepped else { return Ok(None) };
-        let (attempt, holder, listed) = answer.ok_or_else(|| vanished(&request.key))?;
+        let (holder, listed) = answer.ok_or_else(|| vanished(&request.key))?;
         if let Some(name) = &name {
             self.board.set_listed(name, listed);
         }
-        match (&attempt, holder) {
-            (Attempt::Granted(_), _) => self.count_bound(request.liveness),
-            (Attempt::Busy(_), Some(holder)) if holder != me => {
+        match (&outcome, holder) {
+            (Some(Attempt::Granted(_)), _) => self.count_bound(request.liveness),
+            (Some(Attempt::Busy(_)), Some(holder)) if holder != me => {
                 if let Some(name) = &name {
                     self.board.watch(&self.directory, name, holder, presence.pipe.as_ref());
                 }
             }
             _ => {}
         }
-        Ok(Some(attempt))
+        Ok(outcome)
     }
 
     fn count_bound(&self, liveness: Liveness) {
@@ -68,10 +72,12 @@ impl FileStore {
     }
 
     fn try_release(&self, key: &Key, secret: &Secret) -> Tried<Release> {
-        let me = self.own.known().map(|presence| presence.id);
-        let stepped = self.step(key, Absent::Skip, |record, scene| {
-            let ours =
-                record.grant.as_ref().is_some_and(|grant| me.is_some() && grant.process == me);
+        let me = self.me();
+        let stepped = self.step_of(me, key, Absent::Skip, |record, scene| {
+            let ours = record
+                .grant
+                .as_ref()
+                .is_some_and(|grant| me.id.is_some() && grant.process == me.id);
             let (release, change) = record.release(secret, scene);
             let called = match release {
                 Release::Released => record.call_waiters(),
@@ -92,11 +98,12 @@ impl FileStore {
     }
 
     fn try_extend(&self, request: &ExtendRequest, rebind: Option<Liveness>) -> Tried<Extension> {
-        let me = match rebind {
-            Some(_) => Some(self.presence()?.id),
-            None => self.own.known().map(|presence| presence.id),
+        let who = match rebind {
+            Some(_) => self.presence()?.0,
+            None => self.me(),
         };
-        let stepped = self.step(&request.key, Absent::Skip, |record, scene| {
+        let me = who.id;
+        let stepped = self.step_of(who, &request.key, Absent::Skip, |record, scene| {
             let before = record.grant.as_ref().and_then(|grant| grant.process);
             let rebind = rebind.zip(me);
             let (extension, change) = record.extend(&request.secret, request.by, rebind, scene);
@@ -115,8 +122,9 @@ impl FileStore {
     }
 
     fn try_transfer(&self, request: &TransferRequest) -> Tried<Transfer> {
-        let me = self.presence()?.id;
-        let stepped = self.step(&request.to.key, Absent::Skip, |record, scene| {
+        let (who, presence) = self.presence()?;
+        let me = presence.id;
+        let stepped = self.step_of(who, &request.to.key, Absent::Skip, |record, scene| {
             record.transfer(&request.from, &request.to, me, scene)
         })?;
         Ok(stepped.map(|answer| answer.unwrap_or(Transfer::NotHeld)))
@@ -124,11 +132,12 @@ impl FileStore {
 
     /// Locks all files in the order of their keys, so that two such calls cannot block each other.
     fn try_acquire_many(&self, requests: &[AcquireRequest]) -> Tried<ManyAttempt> {
-        let me = self.presence()?.id;
+        let (who, presence) = self.presence()?;
+        let me = presence.id;
         let mut taken: BTreeMap<Key, Taken<'_>> =
             requests.iter().map(|request| (request.key.clone(), Taken::default())).collect();
         for (key, taken) in &mut taken {
-            match self.files.try_lock(&self.directory, key, self.make(me))? {
+            match self.files.try_lock(&self.directory, key, who.process, Absent::Make(me))? {
                 Try::Locked(mut page) => {
                     taken.before = Some(page.read()?);
                     taken.page = Some(page);
@@ -175,13 +184,13 @@ impl FileStore {
 
     /// Rings a new bell for `key`, and has its record call this process.
     fn try_subscribe(&self, key: &Key) -> Tried<()> {
-        let presence = self.presence()?;
+        let (who, presence) = self.presence()?;
         let name = name_of(key);
         if presence.pipe.is_none() {
             // The bell is rung by a timer, and the record need not know.
             return Ok(Some(()));
         }
-        let stepped = self.step(key, self.make(presence.id), |record, scene| {
+        let stepped = self.step_of(who, key, Absent::Make(presence.id), |record, scene| {
             let change = record.enlist(presence.id, scene);
             let holder = record.live(scene).and_then(|grant| grant.process);
             Ok(((holder, record.waiters.contains(&presence.id)), change))
@@ -278,16 +287,31 @@ impl Backend for FileStore {
 
     fn acquire(self: Arc<Self>, request: AcquireRequest) -> Reply<Attempt> {
         Box::pin(async move {
-            let store = Arc::clone(&self);
-            let key = request.key.clone();
-            let attempt = self.drive(key, move |store| store.try_acquire(&request)).await?;
-            store.sweep_in_time();
+            let mut at = 0;
+            // Nearly always the first try is the last, and nothing need be set up for more of them.
+            let first = if self.config.sync { None } else { self.try_acquire(&request, &mut at)? };
+            if let Some(attempt) = first {
+                self.sweep_in_time(at);
+                return Ok(attempt);
+            }
+            let (store, key) = (Arc::clone(&self), request.key.clone());
+            let again = move |store: &Self| store.try_acquire(&request, &mut 0);
+            let attempt = Box::pin(store.drive(key, again)).await?;
+            self.sweep_in_time(self.boot.now());
             Ok(attempt)
         })
     }
 
     fn release(self: Arc<Self>, key: Key, secret: Secret) -> Reply<Release> {
-        Box::pin(self.drive(key.clone(), move |store| store.try_release(&key, &secret)))
+        Box::pin(async move {
+            let first = if self.config.sync { None } else { self.try_release(&key, &secret)? };
+            if let Some(release) = first {
+                return Ok(release);
+            }
+            let named = key.clone();
+            let again = move |store: &Self| store.try_release(&key, &secret);
+            Box::pin(self.drive(named, again)).await
+        })
     }
 
     fn release_now(&self, key: &Key, secret: &Secret) -> Option<Result<Release, LockError>> {
@@ -326,7 +350,7 @@ impl Backend for FileStore {
     fn subscribe(self: Arc<Self>, key: Key) -> Reply<Subscription> {
         Box::pin(async move {
             let name = name_of(&key);
-            let presence = self.presence()?;
+            let (_, presence) = self.presence()?;
             let (bell, subscription) = Subscription::channel();
             self.board.add(name, bell, presence.pipe.as_ref());
             let (store, theirs) = (Arc::downgrade(&self), key.clone());
@@ -355,7 +379,7 @@ impl Backend for FileStore {
             let Some(first) = requests.first() else { return Ok(ManyAttempt::Granted(Vec::new())) };
             let (store, key) = (Arc::clone(&self), first.key.clone());
             let attempt = self.drive(key, move |store| store.try_acquire_many(&requests)).await?;
-            store.sweep_in_time();
+            store.sweep_in_time(store.boot.now());
             Ok(attempt)
         })
     }

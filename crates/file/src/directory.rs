@@ -230,19 +230,64 @@ const QUIET: OFlags = OFlags::NOATIME;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const QUIET: OFlags = OFlags::empty();
 
-/// Whether an open file still has a name.
+/// What there is to know about a file without asking for its times.
 ///
-/// Asks for nothing else: who asks for the times of a file makes its next write note them precisely, which
-/// costs as much as the rest of a step.
+/// Who asks for the times of a file makes its next write note them precisely, which costs as much as the rest of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The same for all names of one file, and for no other file.
+    pub(crate) identity: (u64, u64),
+    pub(crate) is_file: bool,
+    /// Whether it still has a name.
+    pub(crate) is_named: bool,
+}
+
+/// Looks at an open file.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) fn has_name(file: &File) -> io::Result<bool> {
-    use rustix::fs::{AtFlags, StatxFlags, statx};
-    Ok(statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::NLINK)?.stx_nlink > 0)
+pub(crate) fn look_at(file: &File) -> io::Result<Found> {
+    use rustix::fs::{AtFlags, statx};
+    Ok(found(&statx(file, c"", AtFlags::EMPTY_PATH, WITHOUT_TIMES)?))
+}
+
+/// Looks at what stands at `path`, be it a link.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn look_up(path: &Path) -> io::Result<Found> {
+    use rustix::fs::{AtFlags, CWD, statx};
+    Ok(found(&statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, WITHOUT_TIMES)?))
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const WITHOUT_TIMES: rustix::fs::StatxFlags = rustix::fs::StatxFlags::TYPE
+    .union(rustix::fs::StatxFlags::INO)
+    .union(rustix::fs::StatxFlags::NLINK);
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn found(statx: &rustix::fs::Statx) -> Found {
+    let device = u64::from(statx.stx_dev_major) << 32 | u64::from(statx.stx_dev_minor);
+    Found {
+        identity: (device, statx.stx_ino),
+        is_file: rustix::fs::FileType::from_raw_mode(statx.stx_mode.into()).is_file(),
+        is_named: statx.stx_nlink > 0,
+    }
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(crate) fn has_name(file: &File) -> io::Result<bool> {
-    Ok(file.metadata()?.nlink() > 0)
+pub(crate) fn look_at(file: &File) -> io::Result<Found> {
+    Ok(found(&file.metadata()?))
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(crate) fn look_up(path: &Path) -> io::Result<Found> {
+    Ok(found(&fs::symlink_metadata(path)?))
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn found(metadata: &fs::Metadata) -> Found {
+    Found {
+        identity: (metadata.dev(), metadata.ino()),
+        is_file: metadata.is_file(),
+        is_named: metadata.nlink() > 0,
+    }
 }
 
 #[expect(clippy::cast_possible_wrap, reason = "flags are a set of bits")]

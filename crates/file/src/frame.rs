@@ -90,6 +90,18 @@ impl<'p> Writer<'p> {
         self.end += fits;
     }
 
+    /// The same for a value of fixed size: a move, where a slice of any length is a call.
+    #[inline]
+    pub(crate) fn put_fixed<const N: usize>(&mut self, bytes: &[u8; N]) {
+        match self.page[..COPY].get_mut(self.end..).and_then(<[u8]>::first_chunk_mut::<N>) {
+            Some(place) => {
+                *place = *bytes;
+                self.end += N;
+            }
+            None => self.put(bytes),
+        }
+    }
+
     /// Completes both copies, and gives the bytes to put on disk.
     pub(crate) fn finish(self, magic: Magic, number: u64) -> &'p [u8] {
         let Self { page, end } = self;

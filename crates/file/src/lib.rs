@@ -40,9 +40,13 @@ mod filesystem;
 #[cfg(unix)]
 mod frame;
 #[cfg(unix)]
+mod kept;
+#[cfg(unix)]
 mod ledger;
 #[cfg(unix)]
 mod liveness;
+#[cfg(unix)]
+mod place;
 #[cfg(unix)]
 mod probe;
 #[cfg(unix)]

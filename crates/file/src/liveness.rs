@@ -7,11 +7,11 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use holdtight_core::LockError;
 
-use crate::directory::{Directory, has_name, hex, open_file};
+use crate::directory::{Directory, hex, look_at, open_file};
 use crate::error;
 use crate::failpoint;
 use crate::record::ProcessId;
@@ -76,7 +76,7 @@ impl Presence {
                     return Err(error::io("lock", &path, source));
                 }
             }
-            if !has_name(&file).map_err(|source| error::io("read", &path, source))? {
+            if !look_at(&file).map_err(|source| error::io("read", &path, source))?.is_named {
                 continue;
             }
             failpoint::point("before a process makes its pipe");
@@ -137,21 +137,36 @@ impl Drop for Presence {
 pub(crate) struct Own(Mutex<Option<Arc<Presence>>>);
 
 impl Own {
-    pub(crate) fn get(&self, directory: &Directory) -> Result<Arc<Presence>, LockError> {
-        let mut own = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn own(&self) -> MutexGuard<'_, Option<Arc<Presence>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The presence of this process, whose id is `process`.
+    pub(crate) fn get(
+        &self,
+        directory: &Directory,
+        process: u32,
+    ) -> Result<Arc<Presence>, LockError> {
+        let mut own = self.own();
         if let Some(presence) = &*own
-            && presence.process == std::process::id()
+            && presence.process == process
         {
             return Ok(Arc::clone(presence));
         }
         let presence = Arc::new(Presence::announce(directory)?);
+        // In a forked child this closes its copies of what shows that the parent lives.
         *own = Some(Arc::clone(&presence));
         Ok(presence)
     }
 
     /// The presence, if one was announced.
     pub(crate) fn known(&self) -> Option<Arc<Presence>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.own().clone()
+    }
+
+    /// Its id alone.
+    pub(crate) fn id(&self) -> Option<ProcessId> {
+        self.own().as_ref().map(|presence| presence.id)
     }
 }
 

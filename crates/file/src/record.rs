@@ -62,23 +62,23 @@ impl Record {
     /// Puts the record into `page` and gives the bytes to write.
     pub(crate) fn encode<'p>(&self, page: &'p mut [u8; PAGE]) -> &'p [u8] {
         let mut to = Writer::new(page);
-        to.put(&self.fence.to_le_bytes());
-        to.put(&self.boot.id);
-        to.put(&[u8::from(self.boot.genuine)]);
-        to.put(&self.written_at.to_le_bytes());
+        to.put_fixed(&self.fence.to_le_bytes());
+        to.put_fixed(&self.boot.id);
+        to.put_fixed(&[u8::from(self.boot.genuine)]);
+        to.put_fixed(&self.written_at.to_le_bytes());
         put_text(&mut to, self.key.as_str());
         #[expect(clippy::cast_possible_truncation, reason = "at most MAX_WAITERS")]
-        to.put(&[self.waiters.len().min(MAX_WAITERS) as u8]);
+        to.put_fixed(&[self.waiters.len().min(MAX_WAITERS) as u8]);
         for waiter in self.waiters.iter().take(MAX_WAITERS) {
-            to.put(waiter);
+            to.put_fixed(waiter);
         }
         match &self.grant {
-            None => to.put(&[0]),
+            None => to.put_fixed(&[0]),
             Some(grant) => {
-                to.put(&[if grant.process.is_some() { 2 } else { 1 }]);
-                to.put(&grant.process.unwrap_or_default());
-                to.put(&grant.granted_at.to_le_bytes());
-                to.put(&grant.expires_at.to_le_bytes());
+                to.put_fixed(&[if grant.process.is_some() { 2 } else { 1 }]);
+                to.put_fixed(&grant.process.unwrap_or_default());
+                to.put_fixed(&grant.granted_at.to_le_bytes());
+                to.put_fixed(&grant.expires_at.to_le_bytes());
                 put_text(&mut to, grant.secret.expose());
                 to.put(&grant.owner.0);
             }
@@ -143,7 +143,7 @@ fn cut(text: &str) -> &str {
 
 fn put_text(to: &mut Writer<'_>, text: &str) {
     #[expect(clippy::cast_possible_truncation, reason = "keys and secrets are bounded")]
-    to.put(&(text.len() as u16).to_le_bytes());
+    to.put_fixed(&(text.len() as u16).to_le_bytes());
     to.put(text.as_bytes());
 }
 

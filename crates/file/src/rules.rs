@@ -23,8 +23,8 @@ pub(crate) struct Scene<'s> {
     pub(crate) listens: &'s dyn Fn(&ProcessId) -> bool,
     /// The largest fence of all records that were swept away; read only for a key that has none yet.
     pub(crate) high_water: &'s dyn Fn() -> Result<u64, LockError>,
-    /// The least fence that may be minted.
-    pub(crate) floor: u64,
+    /// The least fence that may be minted; asked for only when one is.
+    pub(crate) floor: &'s dyn Fn() -> u64,
 }
 
 /// Whether a step changed its record.
@@ -89,7 +89,7 @@ impl Record {
         scene: &Scene<'_>,
     ) -> Result<Lease, LockError> {
         let last = if self.fence == 0 { (scene.high_water)()? } else { self.fence };
-        let fence = Fence::new(last).next(scene.floor).ok_or_else(|| {
+        let fence = Fence::new(last).next((scene.floor)()).ok_or_else(|| {
             LockError::internal("no fence is left: the counter reached its end")
                 .with_key(&request.key)
         })?;
@@ -264,7 +264,7 @@ mod tests {
             alive: &|_| true,
             listens: &|_| true,
             high_water: &|| Ok(0),
-            floor: 100,
+            floor: &|| 100,
         }
     }
 
@@ -324,7 +324,7 @@ mod tests {
         let (mut record, first, second) = (record(), request(), request());
         let old = granted(&mut record, &first, &scene(5 * SECOND));
         let next = BootId { id: [9; 16], genuine: true };
-        let set_back = Scene { boot: next, floor: 1, ..scene(1) };
+        let set_back = Scene { boot: next, floor: &|| 1, ..scene(1) };
         assert!(record.current_holder(&set_back).is_none());
         assert!(granted(&mut record, &second, &set_back).fence > old.fence);
     }

@@ -3,61 +3,36 @@
 //!
 //! Nothing here waits: a contended file is an answer, and the caller decides how long to try again.
 
-use std::collections::HashMap;
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use holdtight_core::{Key, LockError};
+use rustix::io::Errno;
 
-use crate::boot::BootId;
-use crate::directory::{Directory, has_name, hex, name_of, open_file};
+use crate::boot::Boot;
+use crate::directory::{Directory, hex, name_of, open_file};
 use crate::error;
 use crate::failpoint;
 use crate::frame::{Damage, PAGE};
+use crate::kept::Kept;
 use crate::ledger::unreadable;
+use crate::place::Place;
 use crate::record::{ProcessId, Record};
-
-/// How many files of keys stay open between steps.
-const KEPT_OPEN: usize = 64;
-
-/// How long a step may rely on an earlier one that the path of an open file leads to it.
-const MOVED: Duration = Duration::from_millis(10);
 
 /// The files of keys, and those of them that are open.
 #[derive(Debug)]
 pub(crate) struct Files {
-    open: Mutex<Open>,
+    open: Kept<Box<Place>>,
+    boot: Boot,
     /// Files that this process made since the last sweep.
     pub(crate) made: AtomicU64,
     next_name: AtomicU64,
     sync: bool,
     /// A sync failed, so nobody knows what is on the disk: nothing more is written.
     poisoned: AtomicBool,
-}
-
-#[derive(Debug)]
-struct Open {
-    files: HashMap<Key, Place>,
-    /// A forked child shares its parent's open files, and with them the locks: it must open its own.
-    process: u32,
-}
-
-/// The file of one key, open. Whoever has it uses it alone: it is taken out while in use, because two
-/// threads with one open file would share its lock.
-#[derive(Debug)]
-struct Place {
-    file: File,
-    path: PathBuf,
-    identity: (u64, u64),
-    /// When the path was last seen to lead here.
-    seen_at: Option<Instant>,
-    /// What was read or written last, so that no step clears four kilobytes first.
-    page: Box<[u8; PAGE]>,
 }
 
 /// What came of trying to lock a key's file.
@@ -75,26 +50,24 @@ pub(crate) enum Try<'f> {
 pub(crate) enum Absent {
     Skip,
     /// Make one, in the name of this process.
-    Make {
-        process: ProcessId,
-        boot: BootId,
-        now: u64,
-    },
+    Make(ProcessId),
 }
 
 /// The locked file of one key. Dropping it unlocks.
 #[derive(Debug)]
 pub(crate) struct Page<'f> {
     files: &'f Files,
-    place: Option<Place>,
-    key: Key,
+    place: Option<(Key, Box<Place>)>,
+    /// When it was locked: what is decided inside must not rely on an earlier time.
+    pub(crate) locked_at: u64,
     written: bool,
 }
 
 impl Files {
-    pub(crate) fn new(sync: bool) -> Self {
+    pub(crate) fn new(sync: bool, boot: Boot) -> Self {
         Self {
-            open: Mutex::new(Open { files: HashMap::new(), process: std::process::id() }),
+            open: Kept::new(std::process::id()),
+            boot,
             made: AtomicU64::new(0),
             next_name: AtomicU64::new(0),
             sync,
@@ -102,53 +75,35 @@ impl Files {
         }
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn take(&self, key: &Key) -> Option<Place> {
-        let mut open = self.open();
-        if open.process != std::process::id() {
-            open.files.clear();
-            open.process = std::process::id();
-        }
-        open.files.remove(key)
-    }
-
-    fn keep(&self, key: &Key, place: Place) {
-        let mut open = self.open();
-        let replaced = if open.files.len() >= KEPT_OPEN && !open.files.contains_key(key) {
-            let any = open.files.keys().next().cloned();
-            any.and_then(|any| open.files.remove(&any))
-        } else {
-            None
-        };
-        let double = open.files.insert(key.clone(), place);
-        drop(open);
-        // Closing is a system call: not under the mutex.
-        drop((replaced, double));
-    }
-
     /// Closes all files that are not in use, so that removed ones take no space.
     pub(crate) fn close_all(&self) {
-        let files = std::mem::take(&mut self.open().files);
-        drop(files);
+        self.open.clear();
     }
 
-    /// Locks the file of `key`, if that is possible at once.
+    /// Opens a file. Where this process may have no more of them, those that wait for their next step make room.
+    fn with_room<T>(&self, open: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        match open() {
+            Err(source) if is_too_many(&source) && self.open.clear() > 0 => open(),
+            opened => opened,
+        }
+    }
+
+    /// Locks the file of `key`, if that is possible at once. `process` is the id of this process.
     pub(crate) fn try_lock(
         &self,
         directory: &Directory,
         key: &Key,
+        process: u32,
         absent: Absent,
     ) -> Result<Try<'_>, LockError> {
-        self.try_lock_place(directory, key, absent).map_err(|error| error.with_key(key))
+        self.try_lock_place(directory, key, process, absent).map_err(|error| error.with_key(key))
     }
 
     fn try_lock_place(
         &self,
         directory: &Directory,
         key: &Key,
+        process: u32,
         absent: Absent,
     ) -> Result<Try<'_>, LockError> {
         if self.poisoned.load(Ordering::Acquire) {
@@ -157,32 +112,35 @@ impl Files {
                  check the disk and open the store again",
             ));
         }
-        let mut kept = self.take(key);
+        let mut kept = self.open.take(key, process);
         // Each turn means that a sweep removed the file in between: more than a few cannot happen.
         for _ in 0..64 {
-            let place = match kept.take() {
-                Some(place) => place,
+            let (key, mut place) = match kept.take() {
+                Some(kept) => kept,
                 None => match self.open_or_make(directory, key, absent)? {
-                    Some(place) => place,
+                    Some(place) => (key.clone(), place),
                     None => return Ok(Try::Absent),
                 },
             };
             match place.file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
-                    self.keep(key, place);
+                    self.open.keep(key, place);
                     return Ok(Try::Contended);
                 }
                 Err(TryLockError::Error(source)) => {
                     return Err(error::io("lock", &place.path, source));
                 }
             }
-            let mut page =
-                Page { files: self, place: Some(place), key: key.clone(), written: false };
-            if page.is_current()? {
+            let locked_at = self.boot.now();
+            let current = place.is_current(locked_at);
+            let page = Page { files: self, place: Some((key, place)), locked_at, written: false };
+            if matches!(current, Ok(true)) {
                 return Ok(Try::Locked(page));
             }
+            // Whatever is wrong with it, the next step opens what is there then.
             page.forget();
+            current?;
         }
         Err(LockError::unavailable("the file of this key keeps disappearing; who removes it?"))
     }
@@ -192,19 +150,20 @@ impl Files {
         directory: &Directory,
         key: &Key,
         absent: Absent,
-    ) -> Result<Option<Place>, LockError> {
+    ) -> Result<Option<Box<Place>>, LockError> {
         let path = directory.record(&name_of(key));
         for _ in 0..64 {
-            match open_file(&path, true) {
-                Ok(file) => return Place::new(file, path).map(Some),
+            // Before it is opened: this is when the path is known to lead there.
+            let now = self.boot.now();
+            match self.with_room(|| open_file(&path, true)) {
+                Ok(file) => return Ok(Some(Place::new(file, path, now))),
                 Err(source) if source.kind() == io::ErrorKind::NotFound => {}
                 Err(source) => return Err(error::io("open", &path, source)),
             }
-            let Absent::Make { process, boot, now } = absent else { return Ok(None) };
-            let made =
-                self.make(directory, process, &Record::fresh(key.clone(), boot, now), &path)?;
-            if let Some(file) = made {
-                return Place::new(file, path).map(Some);
+            let Absent::Make(process) = absent else { return Ok(None) };
+            let record = Record::fresh(key.clone(), self.boot.id, now);
+            if let Some(file) = self.make(directory, process, &record, &path)? {
+                return Ok(Some(Place::new(file, path, now)));
             }
         }
         Err(LockError::unavailable("the file of this key keeps disappearing; who removes it?"))
@@ -221,7 +180,7 @@ impl Files {
         let number = self.next_name.fetch_add(1, Ordering::Relaxed);
         let made = directory.new_files().join(format!("{}-{number}", hex(&process)));
         failpoint::point("before a new file is made");
-        let file = match directory.create_file(&made) {
+        let file = match self.with_room(|| directory.create_file(&made)) {
             Ok(file) => file,
             Err(source) => {
                 directory.check_still_there()?;
@@ -252,116 +211,57 @@ impl Files {
     }
 }
 
-impl Place {
-    fn new(file: File, path: PathBuf) -> Result<Self, LockError> {
-        let found = file.metadata().map_err(|source| error::io("read", &path, source))?;
-        if !found.is_file() {
-            return Err(LockError::internal(format!(
-                "{} is not a file; remove it: nothing but holdtight writes there",
-                path.display()
-            )));
-        }
-        let identity = (found.dev(), found.ino());
-        Ok(Self { file, identity, path, seen_at: None, page: Box::new([0; PAGE]) })
-    }
-}
-
 impl Page<'_> {
-    fn place(&self) -> Result<&Place, LockError> {
-        self.place.as_ref().ok_or_else(after_the_end)
-    }
-
-    fn place_mut(&mut self) -> Result<&mut Place, LockError> {
-        self.place.as_mut().ok_or_else(after_the_end)
-    }
-
-    /// Whether the path still leads to the file that is locked, and not to a later one of the same name.
-    ///
-    /// A file that has no name any more was swept away, or removed from outside: seen in every step. That the
-    /// whole directory was moved elsewhere, or the file, costs a walk along the path: seen within [`MOVED`].
-    fn is_current(&mut self) -> Result<bool, LockError> {
-        let place = self.place_mut()?;
-        let finding = |source| error::io("find", &place.path, source);
-        if let Some(seen_at) = place.seen_at
-            && seen_at.elapsed() < MOVED
-        {
-            return has_name(&place.file).map_err(finding);
-        }
-        match fs::symlink_metadata(&place.path) {
-            Ok(found) => {
-                place.seen_at = Some(Instant::now());
-                Ok((found.dev(), found.ino()) == place.identity)
-            }
-            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(source) => Err(finding(source)),
+    fn place(&mut self) -> Result<(&Key, &mut Place), LockError> {
+        match &mut self.place {
+            Some((key, place)) => Ok((key, place)),
+            None => Err(LockError::internal("a step went on after its end")),
         }
     }
 
     /// What the file says.
     pub(crate) fn read(&mut self) -> Result<Record, LockError> {
-        let key = self.key.clone();
-        let place = self.place_mut()?;
-        let length = place
-            .file
-            .read_at(&mut *place.page, 0)
-            .map_err(|source| error::io("read", &place.path, source).with_key(&key))?;
-        let record = Record::decode_of(&place.page[..length], Some(&key))
-            .map_err(|damage| unreadable(&place.path, damage).with_key(&key))?;
-        check_key(&record, &key, &place.path)?;
-        Ok(record)
+        let (key, place) = self.place()?;
+        place.read(key)
     }
 
-    /// Replaces what the file says, by one write inside one page.
+    /// Replaces what the file says.
     pub(crate) fn write(&mut self, record: &mut Record) -> Result<(), LockError> {
-        record.number = record.number.wrapping_add(1);
-        let place = self.place_mut()?;
-        let bytes = record.encode(&mut place.page);
-        failpoint::point("before a record is written");
-        let outcome = place.file.write_at(bytes, 0);
-        failpoint::point("after a record was written");
-        match outcome {
-            Ok(length) if length == bytes.len() => {
-                self.written = true;
-                Ok(())
-            }
-            outcome => {
-                // Cut short by a full disk. The two copies say which record counts now.
-                let source = outcome.err().unwrap_or_else(|| io::ErrorKind::StorageFull.into());
-                let found = self.read();
-                let path = &self.place()?.path;
-                let failed = match found {
-                    Ok(found) if found == *record => return Ok(()),
-                    Ok(_) => error::io("write", path, source),
-                    Err(_) => error::perhaps("write", path, source),
-                };
-                Err(failed.with_key(&self.key))
-            }
+        self.place()?.1.write(record)?;
+        self.written = true;
+        Ok(())
+    }
+
+    /// Keeps what was just written, so that the next step need not decode it.
+    pub(crate) fn remember(&mut self, written: Record) {
+        if let Some((_, place)) = &mut self.place {
+            place.remember(written);
         }
     }
 
     /// Unlocks, and with `?sync=1` waits for the disk. Others may go on meanwhile: what they build on this
     /// write is in the same file, and reaches the disk no earlier.
     pub(crate) fn finish(mut self) -> Result<(), LockError> {
-        let Some(place) = self.place.take() else { return Ok(()) };
+        let Some((key, place)) = self.place.take() else { return Ok(()) };
         failpoint::point("before a step unlocks");
         if let Err(source) = place.file.unlock() {
             // Closing it, which drops `place`, unlocks as well.
-            return Err(error::perhaps("unlock", &place.path, source).with_key(&self.key));
+            return Err(error::perhaps("unlock", &place.path, source).with_key(&key));
         }
         if self.written
             && self.files.sync
             && let Err(source) = place.file.sync_data()
         {
             self.files.poisoned.store(true, Ordering::Release);
-            return Err(error::perhaps("sync", &place.path, source).with_key(&self.key));
+            return Err(error::perhaps("sync", &place.path, source).with_key(&key));
         }
-        self.files.keep(&self.key, place);
+        self.files.open.keep(key, place);
         Ok(())
     }
 
     /// Removes the file. Whoever has it open finds out when it has locked it.
-    pub(crate) fn remove(self) -> Result<(), LockError> {
-        let path = &self.place()?.path;
+    pub(crate) fn remove(mut self) -> Result<(), LockError> {
+        let path = &self.place()?.1.path;
         failpoint::point("before a key's file is removed");
         fs::remove_file(path).map_err(|source| error::io("remove", path, source))?;
         failpoint::point("after a key's file was removed");
@@ -371,7 +271,7 @@ impl Page<'_> {
 
     /// Unlocks and closes a file that is not under its name any more.
     fn forget(mut self) {
-        if let Some(place) = self.place.take() {
+        if let Some((_, place)) = self.place.take() {
             let _ = place.file.unlock();
         }
     }
@@ -379,17 +279,18 @@ impl Page<'_> {
 
 impl Drop for Page<'_> {
     fn drop(&mut self) {
-        if let Some(place) = self.place.take()
+        if let Some((key, place)) = self.place.take()
             && place.file.unlock().is_ok()
         {
-            self.files.keep(&self.key, place);
+            self.files.open.keep(key, place);
         }
     }
 }
 
-#[cold]
-fn after_the_end() -> LockError {
-    LockError::internal("a step went on after its end")
+/// Whether a file could not be opened because this process, or the machine, has too many open.
+fn is_too_many(error: &io::Error) -> bool {
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(code, Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// Reads a key's file without locking it: for those who only look. `None` if there is none.

@@ -67,6 +67,14 @@ pub struct FileStore {
     sweeping: AtomicBool,
 }
 
+/// Who takes a step. Asked for once: the first is a system call, the second a lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Me {
+    pub(crate) process: u32,
+    /// In the store, if it was announced there.
+    pub(crate) id: Option<ProcessId>,
+}
+
 /// What came of one try at a step; `None` if the file is contended.
 pub(crate) type Tried<T> = Result<Option<T>, LockError>;
 
@@ -100,7 +108,7 @@ impl FileStore {
     pub(crate) fn open_in(config: Config, boot: Boot) -> Result<Self, LockError> {
         let directory = Directory::open(config.directory())?;
         let ledger = Ledger::open(&directory, boot.id, boot.now())?;
-        let files = Files::new(config.sync);
+        let files = Files::new(config.sync, boot);
         let store = Self {
             config,
             directory,
@@ -133,24 +141,40 @@ impl FileStore {
     /// # Errors
     /// What the file system answers.
     pub fn share_liveness(&self) -> Result<liveness::SharedLiveness, LockError> {
-        self.presence()?.share()
+        self.presence()?.1.share()
     }
 
-    /// This process in the store.
-    pub(crate) fn presence(&self) -> Result<Arc<Presence>, LockError> {
-        self.own.get(&self.directory)
+    /// This process in the store; announced there if it was not.
+    pub(crate) fn presence(&self) -> Result<(Me, Arc<Presence>), LockError> {
+        let process = std::process::id();
+        let presence = self.own.get(&self.directory, process)?;
+        Ok((Me { process, id: Some(presence.id) }, presence))
+    }
+
+    /// This process, whether or not it was announced.
+    pub(crate) fn me(&self) -> Me {
+        Me { process: std::process::id(), id: self.own.id() }
     }
 
     /// Shows `look` what a step sees now.
     pub(crate) fn scene<T>(&self, look: impl FnOnce(&Scene<'_>) -> T) -> T {
-        let me = self.own.known().map(|presence| presence.id);
+        self.scene_at(self.boot.now(), self.own.id(), look)
+    }
+
+    /// The same at the time `now` for the process `me`: both cost something to ask for.
+    fn scene_at<T>(
+        &self,
+        now: u64,
+        me: Option<ProcessId>,
+        look: impl FnOnce(&Scene<'_>) -> T,
+    ) -> T {
         let scene = Scene {
-            now: self.boot.now(),
+            now,
             boot: self.boot.id,
             alive: &|id| Some(*id) == me || !liveness::is_dead(&self.directory, id),
             listens: &|id| wake::listens(&self.directory, id),
             high_water: &|| self.ledger.read().map(|facts| facts.high_water),
-            floor: fence_floor(),
+            floor: &fence_floor,
         };
         look(&scene)
     }
@@ -162,30 +186,33 @@ impl FileStore {
         absent: Absent,
         rule: impl FnOnce(&mut Record, &Scene<'_>) -> Result<(T, Change), LockError>,
     ) -> Tried<Option<T>> {
-        let mut page = match self.files.try_lock(&self.directory, key, absent)? {
+        self.step_of(self.me(), key, absent, rule)
+    }
+
+    /// The same where it is known who takes it.
+    pub(crate) fn step_of<T>(
+        &self,
+        me: Me,
+        key: &Key,
+        absent: Absent,
+        rule: impl FnOnce(&mut Record, &Scene<'_>) -> Result<(T, Change), LockError>,
+    ) -> Tried<Option<T>> {
+        let mut page = match self.files.try_lock(&self.directory, key, me.process, absent)? {
             Try::Locked(page) => page,
             Try::Contended => return Ok(None),
             Try::Absent => return Ok(Some(None)),
         };
         let mut record = page.read()?;
-        let (answer, change) = self.scene(|scene| {
-            let outcome = rule(&mut record, scene)?;
-            if outcome.1 == Change::Write {
-                record.boot = scene.boot;
-                record.written_at = scene.now;
-            }
-            Ok::<_, LockError>(outcome)
-        })?;
+        let (answer, change) =
+            self.scene_at(page.locked_at, me.id, |scene| rule(&mut record, scene))?;
         if change == Change::Write {
+            record.boot = self.boot.id;
+            record.written_at = page.locked_at;
             page.write(&mut record)?;
+            page.remember(record);
         }
         page.finish()?;
         Ok(Some(Some(answer)))
-    }
-
-    /// How to make the file of a key that has none, in the name of this process.
-    pub(crate) fn make(&self, process: ProcessId) -> Absent {
-        Absent::Make { process, boot: self.boot.id, now: self.boot.now() }
     }
 
     /// Tries a step until it is done or patience is over.
@@ -310,10 +337,10 @@ impl FileStore {
         }
     }
 
-    /// Sweeps in the background, when it is time.
-    pub(crate) fn sweep_in_time(self: &Arc<Self>) {
+    /// Sweeps in the background, when `now` is the time for it.
+    pub(crate) fn sweep_in_time(self: &Arc<Self>, now: u64) {
         let many = self.files.made.load(Ordering::Relaxed) >= SWEEP_FILES;
-        if !many && self.boot.now() < self.next_sweep.load(Ordering::Relaxed) {
+        if !many && now < self.next_sweep.load(Ordering::Relaxed) {
             return;
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
@@ -321,7 +348,7 @@ impl FileStore {
             return;
         }
         self.files.made.store(0, Ordering::Relaxed);
-        self.next_sweep.store(after(self.boot.now(), SWEEP_EVERY), Ordering::Relaxed);
+        self.next_sweep.store(after(now, SWEEP_EVERY), Ordering::Relaxed);
         let store = Arc::clone(self);
         runtime.spawn_blocking(move || {
             let swept = if many {

@@ -127,7 +127,7 @@ impl FileStore {
             return Ok(false);
         }
         let Try::Locked(mut page) =
-            self.files.try_lock(&self.directory, &record.key, Absent::Skip)?
+            self.files.try_lock(&self.directory, &record.key, std::process::id(), Absent::Skip)?
         else {
             return Ok(false);
         };

@@ -5,7 +5,6 @@
 
 mod support;
 
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +14,8 @@ use holdtight_core::{
     Liveness, LockToken, ManyAttempt, Release, Secret, Transfer, TransferRequest,
 };
 use holdtight_file::{Config, FileStore};
-use support::{Worker, block_on, role, say};
+use support::{Ended, at_every_crash_point, block_on, role, run, run_until, say};
 
-const CRASH_AT: &str = "HOLDTIGHT_FILE_CRASH_AT";
 const BOOT: &str = "HOLDTIGHT_FILE_BOOT";
 const TTL: Duration = Duration::from_secs(600);
 
@@ -42,22 +40,18 @@ fn the_same_with_every_step_synced() {
     enumerate("live-sync", true, |place| Config::new(place).sync(true));
 }
 
-/// Kills a worker at its first crash point, then at its second, until one comes through.
+/// Whatever a worker has done when it is killed, all is as it should be afterwards.
 fn enumerate(role: &str, in_use: bool, config: impl Fn(&Path) -> Config) {
-    for crash_at in 1..2000 {
+    at_every_crash_point(60, |crash_at| {
         let place = tempfile::tempdir().unwrap();
         let bystander = in_use.then(|| Bystander::new(config(place.path())));
         if in_use {
             // What a process leaves that died while it held nothing.
             std::fs::write(place.path().join("live").join("0".repeat(32)), b"").unwrap();
         }
-        let environment = [(CRASH_AT, &*crash_at.to_string())];
-        let mut worker = Worker::start_under(&[], role, place.path(), &environment);
+        let worker = run_until(crash_at, role, place.path(), &[]);
         let mut last = Acknowledged::default();
-        while let Some(said) = worker.next() {
-            last.note(&said);
-        }
-        let status = worker.done();
+        last.note_all(&worker);
         if let Some(bystander) = &bystander {
             bystander.must_hold(crash_at);
         }
@@ -65,13 +59,8 @@ fn enumerate(role: &str, in_use: bool, config: impl Fn(&Path) -> Config) {
         if let Some(bystander) = &bystander {
             bystander.must_hold(crash_at);
         }
-        if status.success() {
-            assert!(crash_at > 60, "only {crash_at} crash points were passed");
-            return;
-        }
-        assert_eq!(status.signal(), Some(9), "crash point {crash_at}: the worker failed by itself");
-    }
-    panic!("the worker never ends");
+        worker.status
+    });
 }
 
 /// What a worker said before it died.
@@ -84,6 +73,12 @@ struct Acknowledged {
 }
 
 impl Acknowledged {
+    fn note_all(&mut self, worker: &Ended) {
+        for said in &worker.said {
+            self.note(said);
+        }
+    }
+
     fn note(&mut self, said: &str) {
         let mut words = said.split(' ');
         if let (Some("fence"), Some(key), Some(fence)) = (words.next(), words.next(), words.next())
@@ -160,34 +155,21 @@ impl Bystander {
 
 #[test]
 fn a_reboot_voids_all_leases_at_once_and_a_crash_while_clearing_them_is_made_good() {
-    for crash_at in 1..2000 {
+    at_every_crash_point(10, |crash_at| {
         let place = tempfile::tempdir().unwrap();
         let mut fences = Acknowledged::default();
         for role in ["before the reboot", "power cut"] {
-            let mut worker = Worker::start_under(&[], role, place.path(), &[(BOOT, "1")]);
-            while let Some(said) = worker.next() {
-                fences.note(&said);
-            }
-            assert!(worker.done().success());
+            let worker = run(role, place.path(), &[(BOOT, "1")]);
+            fences.note_all(&worker);
+            assert!(worker.status.success());
         }
-        let environment = [(BOOT, "2"), (CRASH_AT, &crash_at.to_string())];
-        let mut worker = Worker::start_under(&[], "after the reboot", place.path(), &environment);
-        while let Some(said) = worker.next() {
-            fences.note(&said);
-        }
-        let status = worker.done();
-        let mut worker = Worker::start_under(&[], "after the reboot", place.path(), &[(BOOT, "2")]);
-        while let Some(said) = worker.next() {
-            fences.note(&said);
-        }
-        assert!(worker.done().success(), "crash point {crash_at}");
-        if status.success() {
-            assert!(crash_at > 10, "only {crash_at} crash points");
-            return;
-        }
-        assert_eq!(status.signal(), Some(9), "crash point {crash_at}: the worker failed by itself");
-    }
-    panic!("the worker never ends");
+        let first = run_until(crash_at, "after the reboot", place.path(), &[(BOOT, "2")]);
+        fences.note_all(&first);
+        let second = run("after the reboot", place.path(), &[(BOOT, "2")]);
+        fences.note_all(&second);
+        assert!(second.status.success(), "crash point {crash_at}");
+        first.status
+    });
 }
 
 #[test]

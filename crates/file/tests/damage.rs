@@ -8,6 +8,7 @@ mod support;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -126,7 +127,7 @@ fn a_record_of_another_key_in_the_place_of_this_one_grants_nothing() {
 }
 
 #[test]
-fn a_link_or_a_directory_in_the_place_of_a_record_is_an_error_and_is_not_followed() {
+fn a_link_a_directory_or_a_pipe_in_the_place_of_a_record_is_an_error_and_is_not_followed() {
     let place = tempfile::tempdir().unwrap();
     let store = Arc::new(store(place.path()));
     let first = request("k");
@@ -142,6 +143,12 @@ fn a_link_or_a_directory_in_the_place_of_a_record_is_an_error_and_is_not_followe
     fs::create_dir(&path).unwrap();
     assert!(acquire(&store, &request("k")).is_err());
     fs::remove_dir(&path).unwrap();
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    for _ in 0..2 {
+        let error = acquire(&store, &request("k")).unwrap_err();
+        assert!(error.to_string().contains("is not a file"), "{error}");
+    }
+    fs::remove_file(&path).unwrap();
     assert!(acquire(&store, &request("k")).unwrap().is_some());
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
 }

@@ -6,15 +6,12 @@ mod support;
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use holdtight_core::{DistributedLock, ErrorKind, Fence};
 use holdtight_file::{Config, FencedFile, FileStore};
-use support::{Worker, block_on, role, say};
-
-const CRASH_AT: &str = "HOLDTIGHT_FILE_CRASH_AT";
+use support::{at_every_crash_point, block_on, role, run_until, say};
 
 /// Long enough that a write which stops half-way would leave a part.
 fn text(fence: u64) -> Vec<u8> {
@@ -122,15 +119,10 @@ fn of_many_writers_none_overwrites_a_later_one_and_readers_see_whole_files() {
 
 #[test]
 fn a_writer_killed_at_any_moment_leaves_a_whole_file_and_a_fence_that_is_not_older() {
-    for crash_at in 1..100 {
+    at_every_crash_point(10, |crash_at| {
         let place = tempfile::tempdir().unwrap();
-        let environment = [(CRASH_AT, &*crash_at.to_string())];
-        let mut worker = Worker::start_under(&[], "writer", place.path(), &environment);
-        let mut acknowledged = 0;
-        while let Some(said) = worker.next() {
-            acknowledged = said.parse().unwrap();
-        }
-        let status = worker.done();
+        let worker = run_until(crash_at, "writer", place.path(), &[]);
+        let acknowledged = worker.said.last().map_or(0, |said| said.parse().unwrap());
         let file = FencedFile::new(place.path().join("file")).unwrap();
         let found = file.read().unwrap().map_or(0, |contents| author(&contents));
         let fence = file.fence().unwrap().map_or(0, Fence::get);
@@ -143,13 +135,8 @@ fn a_writer_killed_at_any_moment_leaves_a_whole_file_and_a_fence_that_is_not_old
         file.replace(Fence::new(9), text(9)).unwrap();
         assert_eq!(author(&file.read().unwrap().unwrap()), 9);
         assert!(!place.path().join("file.new").exists(), "crash point {crash_at}");
-        if status.success() {
-            assert!(crash_at > 10, "only {crash_at} crash points were passed");
-            return;
-        }
-        assert_eq!(status.signal(), Some(9), "crash point {crash_at}: the worker failed by itself");
-    }
-    panic!("the worker never ends");
+        worker.status
+    });
 }
 
 #[test]

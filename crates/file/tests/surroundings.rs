@@ -120,6 +120,33 @@ fn a_directory_that_is_removed_while_in_use_is_noticed() {
     assert!(acquire(&next, &request("k")).unwrap().is_some());
 }
 
+#[test]
+fn a_directory_that_is_made_anew_is_not_mistaken_for_the_one_whose_files_are_open() {
+    let place = tempfile::tempdir().unwrap();
+    let locks = place.path().join("locks");
+    let store = Arc::new(store(&locks));
+    // Its file stays open, and the next step would find it as it was left.
+    let known = request("k");
+    acquire(&store, &known).unwrap().unwrap();
+    release(&store, &known).unwrap();
+    fs::remove_dir_all(&locks).unwrap();
+    let next = Arc::new(support::store(&locks));
+    let held = request("k");
+    acquire(&next, &held).unwrap().unwrap();
+    assert!(acquire(&store, &request("k")).unwrap().is_none(), "granted by a file of the old one");
+    let error = acquire(&store, &request("new")).unwrap_err();
+    assert!(error.to_string().contains("was replaced while in use"), "{error}");
+    assert!(matches!(extend(&next, &held).unwrap(), Extension::Extended(_)));
+}
+
+#[test]
+fn a_process_that_may_open_few_files_closes_those_it_keeps() {
+    let place = tempfile::tempdir().unwrap();
+    let mut worker = Worker::start("few files", place.path());
+    worker.expect("as it should be");
+    assert!(worker.done().success());
+}
+
 /// Runs `role` in a mount namespace of its own where the directory is a small file system in memory.
 fn on_small_disk(role: &str, options: &str) {
     if !is_root("mounting a small disk") {
@@ -230,12 +257,45 @@ fn worker() {
     match role.as_str() {
         "full disk" => full_disk(&place),
         "read-only disk" => read_only_disk(&place),
+        "few files" => block_on(few_files(&place)),
         "member" => member(&place),
         "stranger" => {
             say(FileStore::open_blocking(Config::new(place)).unwrap_err().kind());
         }
         other => panic!("no such role: {other}"),
     }
+}
+
+/// Lives with fewer descriptors than the store would keep.
+async fn few_files(place: &Path) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let store = Arc::new(store(place));
+    let few = Rlimit { current: Some(40), ..getrlimit(Resource::Nofile) };
+    setrlimit(Resource::Nofile, few).unwrap();
+    let held: Vec<_> = (0..200).map(|n| request(&format!("key {n}"))).collect();
+    for request in &held {
+        let attempt = Arc::clone(&store).acquire(request.clone()).await.unwrap();
+        assert!(matches!(attempt, Attempt::Granted(_)));
+    }
+    // The program itself takes all that are left: those that the store keeps are enough for it.
+    let hoard = || std::iter::from_fn(|| fs::File::open(place).ok()).collect::<Vec<_>>();
+    let some = hoard();
+    for request in &held[..100] {
+        let released = Arc::clone(&store).release(request.key.clone(), request.secret.clone());
+        assert_eq!(released.await.unwrap(), Release::Released);
+    }
+    drop(some);
+    // Where a sweep has closed what was kept and the program takes all, there is nothing to be done but to say so.
+    assert!(store.sweep(Duration::from_secs(600)).unwrap().complete);
+    let all = hoard();
+    let (key, secret) = (held[150].key.clone(), held[150].secret.clone());
+    let error = Arc::clone(&store).release(key.clone(), secret.clone()).await;
+    drop(all);
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::RateLimited, "{error}");
+    assert!(error.to_string().contains("ulimit"), "{error}");
+    assert_eq!(Arc::clone(&store).release(key, secret).await.unwrap(), Release::Released);
+    say("as it should be");
 }
 
 fn full_disk(place: &Path) {

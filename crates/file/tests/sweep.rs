@@ -145,16 +145,61 @@ fn what_killed_processes_leave_is_buried_and_what_they_held_is_free() {
 }
 
 #[test]
+fn who_has_the_old_file_of_a_swept_key_open_grants_nothing_by_it() {
+    let place = tempfile::tempdir().unwrap();
+    let store = Arc::new(store(place.path()));
+    let mut other = Worker::start("take and give back", place.path());
+    let mut ask = |what| {
+        other.tell(what);
+        other.next().unwrap()
+    };
+    let mut last = 0;
+    for _ in 0..20 {
+        // From here on the other process has the file open, and knows what it says.
+        let theirs: u64 = ask("take").parse().unwrap();
+        assert!(theirs > last, "{theirs} after {last}");
+        assert_eq!(ask("give back"), "given back");
+        assert_eq!(store.sweep(Duration::ZERO).unwrap().removed, 1);
+        let (mine, fence) = block_on(acquire_with_fence(&store, "k")).unwrap();
+        assert!(fence > theirs, "{fence} after {theirs}");
+        assert_eq!(ask("take"), "busy");
+        block_on(release(&store, &mine));
+        last = fence;
+    }
+}
+
+#[test]
 #[ignore = "started by the tests of this file"]
 fn worker() {
-    let Some((_, place)) = role() else { return };
+    let Some((role, place)) = role() else { return };
+    let store = Arc::new(store(&place));
+    if role == "take and give back" {
+        return take_and_give_back(&store);
+    }
     block_on(async {
-        let store = Arc::new(store(&place));
         let key = format!("key of {}", std::process::id());
         acquire(&store, &key).await.unwrap();
         say("held");
         hear();
     });
+}
+
+fn take_and_give_back(store: &Arc<FileStore>) {
+    let mut held = None;
+    while let Some(asked) = hear() {
+        if asked == "take" {
+            match block_on(acquire_with_fence(store, "k")) {
+                Some((request, fence)) => {
+                    held = Some(request);
+                    say(fence);
+                }
+                None => say("busy"),
+            }
+        } else {
+            block_on(release(store, &held.take().unwrap()));
+            say("given back");
+        }
+    }
 }
 
 async fn acquire(store: &Arc<FileStore>, key: &str) -> Option<AcquireRequest> {

@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -15,6 +16,9 @@ use holdtight_file::{Config, FileStore};
 
 /// How long a test waits for something that takes milliseconds on an idle machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Names the crash point at which a worker kills itself.
+const CRASH_AT: &str = "HOLDTIGHT_FILE_CRASH_AT";
 
 const ROLE: &str = "HOLDTIGHT_FILE_TEST_ROLE";
 const DIRECTORY: &str = "HOLDTIGHT_FILE_TEST_DIRECTORY";
@@ -121,6 +125,45 @@ impl Worker {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
+}
+
+/// What a worker said before it came to its end.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) said: Vec<String>,
+    pub(crate) status: ExitStatus,
+}
+
+/// Starts a worker, and waits until it has ended.
+pub(crate) fn run(role: &str, directory: &Path, environment: &[(&str, &str)]) -> Ended {
+    let mut worker = Worker::start_under(&[], role, directory, environment);
+    let said = std::iter::from_fn(|| worker.next()).collect();
+    Ended { said, status: worker.done() }
+}
+
+/// The same for a worker that kills itself when it passes crash point `crash_at`.
+pub(crate) fn run_until(
+    crash_at: u64,
+    role: &str,
+    directory: &Path,
+    environment: &[(&str, &str)],
+) -> Ended {
+    let crash_at = crash_at.to_string();
+    run(role, directory, &[&[(CRASH_AT, &*crash_at)], environment].concat())
+}
+
+/// Has `round` kill a worker at its first crash point, then at its second, until one comes through: not before it has
+/// passed `least` of them.
+pub(crate) fn at_every_crash_point(least: u64, mut round: impl FnMut(u64) -> ExitStatus) {
+    for crash_at in 1..2000 {
+        let status = round(crash_at);
+        if status.success() {
+            assert!(crash_at > least, "only {crash_at} crash points were passed");
+            return;
+        }
+        assert_eq!(status.signal(), Some(9), "crash point {crash_at}: the worker failed by itself");
+    }
+    panic!("the worker never ends");
 }
 
 impl Drop for Worker {
