@@ -61,7 +61,7 @@ impl Keeper {
     ) -> Self {
         let max_batch = backend.capabilities().max_batch.max(1);
         let desk = Desk {
-            plan: Mutex::new(Plan { book: Book::new(), wakes_at: Moment::FAR_FUTURE }),
+            plan: Mutex::new(Plan { book: Book::new(max_batch), wakes_at: Moment::FAR_FUTURE }),
             attended: AtomicBool::new(false),
             wake: Arc::default(),
             backend,
