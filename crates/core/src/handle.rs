@@ -55,6 +55,14 @@ impl LockHandle {
         Self { held: Held { engine, grant }, owned: true }
     }
 
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.held.engine
+    }
+
+    pub(crate) fn grant(&self) -> &Arc<Grant> {
+        &self.held.grant
+    }
+
     /// The grant inside, to be given back by the caller.
     pub(crate) fn into_grant(mut self) -> Option<Arc<Grant>> {
         self.disown().then(|| Arc::clone(&self.held.grant))
@@ -79,10 +87,7 @@ impl LockHandle {
     /// Cancel-safe: if the future is dropped, the release goes on in the background.
     pub async fn release(mut self) -> Result<(), LockError> {
         self.disown();
-        let Held { engine, grant } = self.held.clone();
-        let lost = release::stop(&engine, &grant);
-        let work = release::give_back(Arc::clone(&engine), grant, lost);
-        Finishing::new(engine, work).await
+        Finishing::new(self).await
     }
 
     /// Lets the lock live on by its lease alone and gives the right to it as plain data.
