@@ -73,7 +73,8 @@ impl LockHandle {
         self.held.grant.expect_straggler();
     }
 
-    fn disown(&mut self) -> bool {
+    /// From here on somebody else gives the lock back. Returns whether it was this handle's.
+    pub(crate) fn disown(&mut self) -> bool {
         std::mem::replace(&mut self.owned, false)
     }
 
@@ -85,8 +86,7 @@ impl LockHandle {
     ///
     /// # Cancel safety
     /// Cancel-safe: if the future is dropped, the release goes on in the background.
-    pub async fn release(mut self) -> Result<(), LockError> {
-        self.disown();
+    pub async fn release(self) -> Result<(), LockError> {
         Finishing::new(self).await
     }
 

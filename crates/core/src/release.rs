@@ -67,7 +67,10 @@ async fn give_back(
         || tracing::debug_span!("release", key = %grant.key, store = engine.store.name, fence = %grant.fence),
     );
     // As in `acquire`: only a watched span is worth a box.
-    let step = begun.unwrap_or_else(|| next_step(&engine, &grant, stopped.lost, stopped.at));
+    let step = begun.unwrap_or_else(|| {
+        let _in = span.as_deref().map(Span::enter);
+        next_step(&engine, &grant, stopped.lost, stopped.at)
+    });
     let given = give(&engine, &grant, stopped.lost, step);
     let given = match &span {
         None => given.await,
@@ -435,7 +438,7 @@ pub(crate) fn drop_grant(engine: &Arc<Engine>, grant: Arc<Grant>) {
 /// A hand-over that the store does at once is over after the first look, and needs no memory. Everything else goes into
 /// a box, which the reaper takes over if need be.
 pub(crate) struct Finishing {
-    /// No longer owns its lock.
+    /// Owns its lock until the release has begun.
     handle: LockHandle,
     work: Work,
 }
@@ -452,7 +455,8 @@ impl Finishing {
     }
 
     /// Stops the hold and takes the first step.
-    fn start(&self, cx: &mut Context<'_>) -> Result<(), crate::acquire::Acquiring<()>> {
+    fn start(&mut self, cx: &mut Context<'_>) -> Result<(), crate::acquire::Acquiring<()>> {
+        self.handle.disown();
         let (engine, grant) = (self.handle.engine(), self.handle.grant());
         let stopped = stop(engine, grant);
         // A watched release happens inside its span, all of it.

@@ -43,8 +43,7 @@ pub(crate) async fn acquire(
     spec: Arc<Spec>,
 ) -> Result<Outcome, LockError> {
     engine.check_open()?;
-    // Inside a task there is a runtime, and asking for the task costs less.
-    if tokio::task::try_id().is_none() && tokio::runtime::Handle::try_current().is_err() {
+    if tokio::runtime::Handle::try_current().is_err() {
         return Err(LockError::invalid_config(
             "locks need a tokio runtime; use the blocking face outside of one",
         ));

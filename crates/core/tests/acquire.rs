@@ -426,6 +426,25 @@ fn outside_of_a_runtime_there_is_an_error_and_no_panic() {
     }
 }
 
+#[test]
+fn a_task_without_a_runtime_gets_that_error_too() {
+    let lock = DistributedLock::builder(MemoryStore::new()).build().unwrap();
+    // The one kind of tokio task that another executor can drive.
+    let tasks = tokio::task::LocalSet::new();
+    let acquiring = tasks.spawn_local(async move { lock.acquire("k").await });
+    let mut both = std::pin::pin!(async {
+        tasks.await;
+        acquiring.await.unwrap()
+    });
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    match both.as_mut().poll(&mut cx) {
+        std::task::Poll::Ready(Err(error)) => {
+            assert!(error.to_string().contains("runtime"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn work_that_is_only_tried_is_skipped_if_busy_and_stopped_if_lost() {
     let (lock, _, _) = scripted();
