@@ -247,3 +247,37 @@ impl fmt::Debug for Grant {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::clock::TokioClock;
+    use crate::key::Key;
+    use crate::secret::Secret;
+    use crate::spec::Spec;
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_awaits_a_loss_is_told_at_once_and_not_at_the_next_tick() {
+        let clock = TokioClock::new();
+        let (key, secret) = (Key::new("k").unwrap(), Secret::generate().unwrap());
+        let wish = Wish::new(key, secret, Arc::new(Spec::default()));
+        let lease = Lease::new(Fence::new(1), lease::DEFAULT_TTL);
+        let grant = Arc::new(Grant::new(wish, lease, clock.now(), None));
+        let start = tokio::time::Instant::now();
+        let watching: Vec<_> = (0..2)
+            .map(|_| {
+                let (grant, clock) = (Arc::clone(&grant), clock.clone());
+                tokio::spawn(async move { grant.lost(&clock).await })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        assert!(grant.end(End::LostTaken));
+        assert!(!grant.end(End::Released), "it ends once");
+        for told in watching {
+            assert_eq!(told.await.unwrap(), Loss::TakenAway);
+        }
+        assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+}

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use common::{Fault, SECOND, Step, builder, clock, eventually, scripted};
 use holdtight_core::{
-    DistributedLock, ErrorKind, EventKind, Key, LockToken, MemoryStore, Owner, RetryPolicy, Secret,
+    DEFAULT_TTL, DistributedLock, ErrorKind, EventKind, Key, LockToken, MemoryStore, Owner,
+    RetryPolicy, Secret, margin,
 };
 
 #[tokio::test(start_paused = true)]
@@ -207,6 +208,21 @@ async fn without_hand_over_in_the_store_waiters_are_served_all_the_same() {
         task.await.unwrap();
     }
     assert_eq!(store.count(Step::Transfer), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_handed_over_counts_from_before_the_request() {
+    let (lock, store, _) = scripted();
+    let held = lock.acquire("k").await.unwrap();
+    let waiting = tokio::spawn(lock.acquire("k").wait_forever().into_future());
+    tokio::time::sleep(SECOND).await;
+    store.next(Step::Transfer, &[Fault::SlowReply(3 * SECOND)]);
+    held.release().await.unwrap();
+    let handed = waiting.await.unwrap().unwrap();
+    assert_eq!(store.count(Step::Transfer), 1);
+    let most = DEFAULT_TTL - margin(DEFAULT_TTL) - 3 * SECOND;
+    assert!(handed.remaining() <= most, "{:?} left", handed.remaining());
+    handed.release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
