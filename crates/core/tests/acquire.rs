@@ -226,6 +226,28 @@ async fn a_lock_that_is_handed_over_counts_from_before_the_request() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lock_that_is_handed_to_somebody_who_leaves_goes_to_the_next_or_back() {
+    let (lock, store, _) = scripted();
+    for others in [1, 0] {
+        let held = lock.acquire("k").await.unwrap();
+        let wait = || tokio::spawn(lock.acquire("k").wait_forever().into_future());
+        let leaving = wait();
+        tokio::time::sleep(SECOND).await;
+        let staying: Vec<_> = (0..others).map(|_| wait()).collect();
+        tokio::time::sleep(SECOND).await;
+        store.next(Step::Transfer, &[Fault::SlowReply(2 * SECOND)]);
+        let releasing = tokio::spawn(held.release());
+        tokio::time::sleep(SECOND).await;
+        leaving.abort();
+        releasing.await.unwrap().unwrap();
+        for next in staying {
+            next.await.unwrap().unwrap().release().await.unwrap();
+        }
+        assert!(!store.is_held("k").await, "{others} others: held by nobody");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hand_over_with_an_unknown_outcome_loses_nobody() {
     for fault in [
         Fault::LoseReply,
