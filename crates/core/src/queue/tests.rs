@@ -118,9 +118,13 @@ fn a_grant_for_someone_who_left_comes_back() {
 fn a_hand_over_that_is_abandoned_puts_the_waiter_to_the_front() {
     let queue = Queue::new();
     let first = front(&queue);
-    let mut ticket = behind(&queue, 1);
+    let (mut ticket, mut next) = (behind(&queue, 1), behind(&queue, 2));
     drop(hand_over(first.next(now(), false, true)));
-    assert!(matches!(turn(&mut ticket), Some(Turn::Contend(_, Why::Uncertain))));
+    let called = turn(&mut ticket);
+    assert!(matches!(called, Some(Turn::Contend(_, Why::Uncertain))));
+    assert!(turn(&mut next).is_none(), "two at the front");
+    drop(called);
+    assert!(matches!(turn(&mut next), Some(Turn::Contend(_, Why::Vacant))));
 }
 
 #[test]
