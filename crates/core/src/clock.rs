@@ -41,7 +41,8 @@ impl Moment {
     }
 }
 
-fn nanos(span: Duration) -> u64 {
+/// A span in nanoseconds, the largest number for all that are longer.
+pub(crate) fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct Engine {
     pub(crate) events: Arc<Events>,
     pub(crate) keeper: Keeper,
     pub(crate) reaper: Reaper,
-    pub(crate) queue: Arc<Queue<Wish, LockHandle>>,
+    pub(crate) queue: Arc<Queue<Wish>>,
     pub(crate) courtesy: Courtesy,
     /// Put before every key.
     pub(crate) prefix: String,
@@ -116,7 +116,7 @@ impl Engine {
     /// Makes a handle of a grant, and lets the keeper look after it. No attempts: another holder handed it over.
     pub(crate) fn admit(
         self: &Arc<Self>,
-        wish: &Wish,
+        wish: Wish,
         lease: Lease,
         sent_at: Moment,
         front: Option<LockFront>,

@@ -156,11 +156,17 @@ impl fmt::Debug for Event<'_> {
     }
 }
 
+/// Whether anybody may watch the spans of acquires and releases.
+#[inline]
+pub(crate) fn spans_are_on() -> bool {
+    tracing::level_enabled!(tracing::Level::DEBUG)
+}
+
 /// A span that somebody watches. One word, and one look at the level if nobody does: it lives in the futures of every
 /// acquire and release.
 #[inline]
 pub(crate) fn watched(span: impl FnOnce() -> Span) -> Option<Box<Span>> {
-    if !tracing::level_enabled!(tracing::Level::DEBUG) {
+    if !spans_are_on() {
         return None;
     }
     Some(Box::new(span())).filter(|span| !span.is_disabled())

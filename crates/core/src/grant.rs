@@ -14,14 +14,13 @@ use tokio::sync::Notify;
 use crate::backend::Lease;
 use crate::clock::{Clock, Moment};
 use crate::fence::Fence;
-use crate::handle::LockHandle;
 use crate::keeper::Place;
 use crate::lease;
 use crate::queue::Front;
 use crate::spec::{Wanted, Wish};
 
 /// The front of the engine's queue.
-pub(crate) type LockFront = Front<Wish, LockHandle>;
+pub(crate) type LockFront = Front<Wish>;
 
 /// While something is awaited on a clock that may run ahead of timers, it is looked at this often.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
@@ -71,6 +70,9 @@ impl From<Loss> for End {
 
 const HELD: u8 = 0;
 
+/// Set beside the state once somebody awaits the end. Nobody needs to be told otherwise, as with most locks.
+const WATCHED: u8 = 1 << 7;
+
 const NOBODY: u8 = 0;
 const SOMEBODY: u8 = 1;
 const UNKNOWN: u8 = 2;
@@ -91,6 +93,7 @@ pub(crate) struct Grant {
     /// The end that `max_hold` sets.
     pub(crate) hold_until: Moment,
     valid_until: AtomicU64,
+    /// [`HELD`] or an [`End`], and perhaps [`WATCHED`].
     state: AtomicU8,
     /// One of the numbers of [`crowd`].
     crowd: AtomicU8,
@@ -104,19 +107,15 @@ pub(crate) struct Grant {
 
 impl Grant {
     /// A grant of `lease` for `wish`, by a request that left at `sent_at`.
-    pub(crate) fn new(
-        wish: &Wish,
-        lease: Lease,
-        sent_at: Moment,
-        front: Option<LockFront>,
-    ) -> Self {
+    pub(crate) fn new(wish: Wish, lease: Lease, sent_at: Moment, front: Option<LockFront>) -> Self {
         // A store may round a lease up, but what it says beyond the lease asked for is not needed, so not trusted.
         let ttl = lease.ttl.min(wish.spec.ttl);
+        let hold_until = wish.spec.max_hold.map_or(Moment::FAR_FUTURE, |most| sent_at.after(most));
         Self {
-            wish: wish.clone(),
+            wish,
             fence: lease.fence,
             acquired_at: sent_at,
-            hold_until: wish.spec.max_hold.map_or(Moment::FAR_FUTURE, |most| sent_at.after(most)),
+            hold_until,
             valid_until: AtomicU64::new(lease::valid_until(sent_at, ttl).as_nanos()),
             state: AtomicU8::new(HELD),
             crowd: AtomicU8::new(crowd(lease.contended)),
@@ -164,25 +163,28 @@ impl Grant {
         self.straggling.load(Ordering::Relaxed)
     }
 
+    /// Without the note whether it is watched.
+    fn state(&self) -> u8 {
+        self.state.load(Ordering::Acquire) & !WATCHED
+    }
+
     pub(crate) fn is_held(&self, now: Moment) -> bool {
-        self.state.load(Ordering::Acquire) == HELD && now < self.deadline()
+        self.state() == HELD && now < self.deadline()
     }
 
     /// Ends it, unless it has ended already. Returns whether this call did.
     pub(crate) fn end(&self, how: End) -> bool {
-        let first = self
-            .state
-            .compare_exchange(HELD, how as u8, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok();
-        if first {
+        let end = |state| (state & !WATCHED == HELD).then_some(state | how as u8);
+        let before = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, end);
+        if before == Ok(HELD | WATCHED) {
             self.ended.notify_waiters();
         }
-        first
+        before.is_ok()
     }
 
     /// How it was lost, if it was. A passed deadline counts even before the keeper has noticed.
     pub(crate) fn loss(&self, now: Moment) -> Option<Loss> {
-        match self.state.load(Ordering::Acquire) {
+        match self.state() {
             HELD if now >= self.hold_until => Some(Loss::MaxHold),
             HELD if now >= self.valid_until() => Some(Loss::Expired),
             3 => Some(Loss::Expired),
@@ -201,11 +203,13 @@ impl Grant {
             let ended = self.ended.notified();
             tokio::pin!(ended);
             ended.as_mut().enable();
+            // Whoever ends it after this sees the mark and tells; an end before this is seen below.
+            self.state.fetch_or(WATCHED, Ordering::AcqRel);
             let now = clock.now();
             if let Some(loss) = self.loss(now) {
                 return loss;
             }
-            if self.state.load(Ordering::Acquire) != HELD {
+            if self.state() != HELD {
                 return std::future::pending().await;
             }
             let left = self.deadline().since(now).min(TICK);
@@ -239,7 +243,41 @@ impl fmt::Debug for Grant {
         f.debug_struct("Grant")
             .field("key", &self.key)
             .field("fence", &self.fence)
-            .field("state", &self.state.load(Ordering::Relaxed))
+            .field("state", &self.state())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::clock::TokioClock;
+    use crate::key::Key;
+    use crate::secret::Secret;
+    use crate::spec::Spec;
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_awaits_a_loss_is_told_at_once_and_not_at_the_next_tick() {
+        let clock = TokioClock::new();
+        let (key, secret) = (Key::new("k").unwrap(), Secret::generate().unwrap());
+        let wish = Wish::new(key, secret, Arc::new(Spec::default()));
+        let lease = Lease::new(Fence::new(1), lease::DEFAULT_TTL);
+        let grant = Arc::new(Grant::new(wish, lease, clock.now(), None));
+        let start = tokio::time::Instant::now();
+        let watching: Vec<_> = (0..2)
+            .map(|_| {
+                let (grant, clock) = (Arc::clone(&grant), clock.clone());
+                tokio::spawn(async move { grant.lost(&clock).await })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        assert!(grant.end(End::LostTaken));
+        assert!(!grant.end(End::Released), "it ends once");
+        for told in watching {
+            assert_eq!(told.await.unwrap(), Loss::TakenAway);
+        }
+        assert_eq!(start.elapsed(), Duration::ZERO);
     }
 }

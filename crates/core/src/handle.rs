@@ -55,6 +55,14 @@ impl LockHandle {
         Self { held: Held { engine, grant }, owned: true }
     }
 
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.held.engine
+    }
+
+    pub(crate) fn grant(&self) -> &Arc<Grant> {
+        &self.held.grant
+    }
+
     /// The grant inside, to be given back by the caller.
     pub(crate) fn into_grant(mut self) -> Option<Arc<Grant>> {
         self.disown().then(|| Arc::clone(&self.held.grant))
@@ -65,7 +73,8 @@ impl LockHandle {
         self.held.grant.expect_straggler();
     }
 
-    fn disown(&mut self) -> bool {
+    /// From here on somebody else gives the lock back. Returns whether it was this handle's.
+    pub(crate) fn disown(&mut self) -> bool {
         std::mem::replace(&mut self.owned, false)
     }
 
@@ -77,12 +86,8 @@ impl LockHandle {
     ///
     /// # Cancel safety
     /// Cancel-safe: if the future is dropped, the release goes on in the background.
-    pub async fn release(mut self) -> Result<(), LockError> {
-        self.disown();
-        let Held { engine, grant } = self.held.clone();
-        let lost = release::stop(&engine, &grant);
-        let work = release::give_back(Arc::clone(&engine), grant, lost);
-        Finishing::new(engine, work).await
+    pub async fn release(self) -> Result<(), LockError> {
+        Finishing::new(self).await
     }
 
     /// Lets the lock live on by its lease alone and gives the right to it as plain data.

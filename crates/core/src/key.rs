@@ -2,6 +2,7 @@
 //!
 //! How a name is stored (prefix, hash, encoding) is each store's own affair.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
@@ -34,9 +35,39 @@ pub enum KeyForm {
 /// ```
 #[derive(Clone)]
 pub struct Key {
-    text: Arc<str>,
+    text: Text,
     /// Hashed once, by a secret of this process, because one step looks a key up several times.
     hash: u64,
+}
+
+/// Always UTF-8. Most keys are short and fit into themselves: one acquire call passes its key on half a dozen times.
+#[derive(Clone)]
+enum Text {
+    Short(u8, [u8; SHORT]),
+    Long(Arc<str>),
+}
+
+/// As many bytes as make a short text no larger than a long one.
+const SHORT: usize = 22;
+
+impl Text {
+    fn new(text: &str) -> Self {
+        let mut bytes = [0; SHORT];
+        match (bytes.get_mut(..text.len()), u8::try_from(text.len())) {
+            (Some(place), Ok(len)) => {
+                place.copy_from_slice(text.as_bytes());
+                Self::Short(len, bytes)
+            }
+            _ => Self::Long(text.into()),
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Short(len, bytes) => &bytes[..usize::from(*len)],
+            Self::Long(text) => text.as_bytes(),
+        }
+    }
 }
 
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
@@ -68,16 +99,19 @@ impl Key {
         let normal = form == KeyForm::Verbatim
             || text.is_ascii()
             || is_nfc_quick(text.chars()) == IsNormalized::Yes;
-        let text: Arc<str> =
-            if normal { text.into() } else { text.nfc().collect::<String>().into() };
+        let text =
+            if normal { Cow::Borrowed(text) } else { Cow::Owned(text.nfc().collect::<String>()) };
         check(&text)?;
-        let hash = HASHER.hash_one(&*text);
-        Ok(Self { text, hash })
+        Ok(Self { text: Text::new(&text), hash: HASHER.hash_one(&*text) })
     }
 
     /// The key as text.
     pub fn as_str(&self) -> &str {
-        &self.text
+        match &self.text {
+            // Only whole texts are ever stored, so this cannot fail.
+            Text::Short(..) => std::str::from_utf8(self.text.bytes()).unwrap_or_default(),
+            Text::Long(text) => text,
+        }
     }
 
     /// The hash it carries: equal keys of one process have the same.
@@ -88,7 +122,15 @@ impl Key {
 
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
-        self.hash == other.hash && (Arc::ptr_eq(&self.text, &other.text) || self.text == other.text)
+        self.hash == other.hash
+            && match (&self.text, &other.text) {
+                // Of known length, because what follows a short text is zero.
+                (Text::Short(len, bytes), Text::Short(other_len, other_bytes)) => {
+                    len == other_len && bytes == other_bytes
+                }
+                (Text::Long(text), Text::Long(other)) => Arc::ptr_eq(text, other) || text == other,
+                _ => false,
+            }
     }
 }
 
@@ -109,7 +151,8 @@ impl PartialOrd for Key {
 /// By text.
 impl Ord for Key {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.text.cmp(&other.text)
+        // The order of UTF-8 is the order of its bytes.
+        self.text.bytes().cmp(other.text.bytes())
     }
 }
 
@@ -141,6 +184,10 @@ fn check(text: &str) -> Result<(), LockError> {
     if text.len() > Key::MAX_BYTES {
         return Err(too_long(text, text.len()));
     }
+    // Nearly all keys are plain ASCII, where bytes tell.
+    if text.bytes().fold(true, |plain, byte| plain & matches!(byte, b' '..=b'~')) {
+        return Ok(());
+    }
     match text.char_indices().enumerate().find(|(_, (_, c))| c.is_control()) {
         None => Ok(()),
         Some((nth, (byte, c))) => Err(LockError::invalid_key(format!(
@@ -169,13 +216,13 @@ fn shown(text: &str) -> String {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(self.as_str())
     }
 }
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.text.fmt(f)
+        self.as_str().fmt(f)
     }
 }
 
@@ -218,6 +265,19 @@ mod tests {
         assert_eq!(Key::new("cafe\u{301}").unwrap(), Key::new("café").unwrap());
         let raw = |t| Key::with_form(t, KeyForm::Verbatim).unwrap();
         assert_ne!(raw("cafe\u{301}"), raw("café"));
+    }
+
+    #[test]
+    fn short_and_long_keys_are_kept_whole_compared_and_sorted_alike() {
+        for length in [1, SHORT - 1, SHORT, SHORT + 1, Key::MAX_BYTES] {
+            let (text, other) = ("k".repeat(length), "k".repeat(length - 1) + "l");
+            let key = Key::new(&text).unwrap();
+            assert_eq!(key.as_str(), text);
+            assert_eq!(key, Key::new(&text).unwrap());
+            assert_ne!(key, Key::new(&other).unwrap());
+            assert!(key < Key::new(&other).unwrap());
+            assert!(key < Key::new(&(text + "k")).unwrap_or_else(|_| Key::new("l").unwrap()));
+        }
     }
 
     #[test]

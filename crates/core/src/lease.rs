@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::clock::{Moment, nanos};
 use crate::error::LockError;
 
 /// The shortest lease that may be asked for. A store may demand more.
@@ -19,7 +19,12 @@ pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
 /// How much earlier than the store the holder stops: 1 % of the lease for clocks that run at different
 /// rates, and 2 ms for the granularity of the store's own clock; never more than half of a tiny lease.
 pub fn margin(ttl: Duration) -> Duration {
-    (ttl / 100 + Duration::from_millis(2)).min(ttl / 2)
+    Duration::from_nanos(margin_nanos(nanos(ttl)))
+}
+
+/// The same in nanoseconds, because every grant needs it: division of a `Duration` takes several times as long.
+fn margin_nanos(ttl: u64) -> u64 {
+    (ttl / 100 + 2_000_000).min(ttl / 2)
 }
 
 /// When the holder of a lease must have stopped.
@@ -27,13 +32,22 @@ pub fn margin(ttl: Duration) -> Duration {
 /// `sent_at` is taken *before* the request leaves: the store cannot have started the lease earlier, so it
 /// cannot end it before `sent_at + ttl`. The time of the reply says nothing.
 pub fn valid_until(sent_at: Moment, ttl: Duration) -> Moment {
-    sent_at.after(ttl.saturating_sub(margin(ttl)))
+    let ttl = nanos(ttl);
+    sent_at.after(Duration::from_nanos(ttl - margin_nanos(ttl)))
 }
 
 /// When to renew a lease of `ttl` that began at `sent_at`: after a third, spread by ±10 % so that locks
 /// taken together are not renewed together for ever. `jitter` is uniform in `0.0..1.0`.
 pub(crate) fn renew_at(sent_at: Moment, ttl: Duration, jitter: f64) -> Moment {
-    sent_at.after((ttl / 3).mul_f64(0.9 + 0.2 * jitter.clamp(0.0, 1.0)))
+    let third = nanos(ttl) / 3;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "a jitter needs no precision, and an `as` saturates"
+    )]
+    let spread = (third as f64 * (0.9 + 0.2 * jitter.clamp(0.0, 1.0))) as u64;
+    sent_at.after(Duration::from_nanos(spread))
 }
 
 /// Checks a lease against the limits of holdtight and of one store.

@@ -315,7 +315,7 @@ impl DistributedLock {
         let resumed = self.backend().resume(wish.key.clone(), wish.secret.clone(), wish.spec.ttl);
         let resumed = self.step("resume", Some(&wish.key), resumed).await;
         match resumed.and_then(|answer| extended(engine, &wish.key, answer)) {
-            Ok(lease) => Ok(engine.admit(&wish, lease, sent_at, None, 1)),
+            Ok(lease) => Ok(engine.admit(wish, lease, sent_at, None, 1)),
             Err(error) => {
                 engine.events.emit(EventKind::ExtendFailed, &wish.key, None, Some(&error));
                 Err(error)

@@ -103,9 +103,7 @@ impl State {
     }
 
     fn owned(&mut self, key: &Key, secret: &Secret, now: Moment) -> Option<&mut Record> {
-        self.records
-            .get_mut(key)
-            .filter(|record| record.expires_at > now && record.secret == *secret)
+        self.records.get_mut(key).filter(|record| record.is_owned(secret, now))
     }
 
     fn attempt(&mut self, request: AcquireRequest, now: Moment) -> Result<Attempt, LockError> {
@@ -123,26 +121,30 @@ impl State {
 
     /// The fence is minted before anything is written: if it cannot be, nothing happens.
     fn grant(&mut self, request: AcquireRequest, now: Moment) -> Result<Lease, LockError> {
-        let floor = now.as_nanos() / 1000;
-        let fence = Fence::new(self.last_fence).next(floor).ok_or_else(|| {
-            LockError::internal("no fence is left: the counter reached its end")
-                .with_key(&request.key)
-        })?;
-        self.last_fence = fence.get();
+        let fence = mint(&mut self.last_fence, &request.key, now)?;
         let lease = Lease::new(fence, request.ttl);
-        let record = Record {
-            secret: request.secret,
-            fence,
-            owner: request.owner,
-            granted_at: now,
-            expires_at: now.after(request.ttl),
-        };
-        self.records.insert(request.key, record);
+        let (key, record) = Record::new(request, fence, now);
+        self.records.insert(key, record);
         if self.records.len() > self.sweep_at {
             self.records.retain(|_, record| record.expires_at > now);
             self.sweep_at = (self.records.len() * 2).max(64);
         }
         Ok(lease)
+    }
+
+    /// The record stays where it is and gets a new owner.
+    fn transfer(&mut self, request: TransferRequest, now: Moment) -> Result<Transfer, LockError> {
+        let TransferRequest { from, to, .. } = request;
+        let contended = self.listeners(&to.key) > 0;
+        match self.records.get_mut(&to.key) {
+            Some(record) if record.is_owned(&from, now) => {
+                let fence = mint(&mut self.last_fence, &to.key, now)?;
+                let lease = Lease::new(fence, to.ttl).contended(contended);
+                *record = Record::new(to, fence, now).1;
+                Ok(Transfer::Transferred(lease))
+            }
+            _ => Ok(Transfer::NotHeld),
+        }
     }
 
     fn free(&mut self, key: &Key) -> Release {
@@ -187,7 +189,26 @@ impl State {
     }
 }
 
+fn mint(last: &mut u64, key: &Key, now: Moment) -> Result<Fence, LockError> {
+    let floor = now.as_nanos() / 1000;
+    let fence = Fence::new(*last).next(floor).ok_or_else(|| {
+        LockError::internal("no fence is left: the counter reached its end").with_key(key)
+    })?;
+    *last = fence.get();
+    Ok(fence)
+}
+
 impl Record {
+    fn new(request: AcquireRequest, fence: Fence, now: Moment) -> (Key, Self) {
+        let expires_at = now.after(request.ttl);
+        let AcquireRequest { key, secret, owner, .. } = request;
+        (key, Self { secret, fence, owner, granted_at: now, expires_at })
+    }
+
+    fn is_owned(&self, secret: &Secret, now: Moment) -> bool {
+        self.expires_at > now && self.secret == *secret
+    }
+
     fn lease(&self, now: Moment) -> Lease {
         Lease::new(self.fence, self.expires_at.since(now))
     }
@@ -291,15 +312,7 @@ impl Backend for MemoryStore {
     }
 
     fn transfer(self: Arc<Self>, request: TransferRequest) -> Reply<Transfer> {
-        ready(self.step(|state, now| {
-            let contended = state.listeners(&request.to.key) > 0;
-            match state.owned(&request.to.key, &request.from, now) {
-                None => Ok(Transfer::NotHeld),
-                Some(_) => {
-                    Ok(Transfer::Transferred(state.grant(request.to, now)?.contended(contended)))
-                }
-            }
-        }))
+        ready(self.step(|state, now| state.transfer(request, now)))
     }
 
     fn acquire_many(self: Arc<Self>, requests: Vec<AcquireRequest>) -> Reply<ManyAttempt> {

@@ -18,19 +18,28 @@ use crate::sync::{Arc, Mutex, lock};
 const STREAK_LENGTH: u32 = 32;
 const STREAK_TIME: Duration = Duration::from_millis(50);
 
-/// All lines of one engine. `W` is what a waiter wants, `G` is what it gets when the lock is handed to it.
-pub(crate) struct Queue<W, G> {
-    shards: Box<[Shard<W, G>]>,
+/// Somebody who can stand in a line. Clones are the same waiter.
+pub(crate) trait Waiter: Clone {
+    /// What it gets when the lock is handed to it.
+    type Lock;
+
+    /// Where it is called. One seat serves one wait.
+    fn seat(&self) -> &Seat<Self::Lock>;
 }
 
-type Shard<W, G> = Mutex<KeyMap<Line<W, G>>>;
+/// All lines of one engine.
+pub(crate) struct Queue<W: Waiter> {
+    shards: Box<[Shard<W>]>,
+}
+
+type Shard<W> = Mutex<KeyMap<Line<W>>>;
 
 /// Exists exactly as long as somebody is at the front; the crowd is made when a second one comes.
-type Line<W, G> = Option<Box<Crowd<W, G>>>;
+type Line<W> = Option<Box<Crowd<W>>>;
 
 /// Those behind the front.
-struct Crowd<W, G> {
-    waiters: VecDeque<Arc<Slot<W, G>>>,
+struct Crowd<W> {
+    waiters: VecDeque<W>,
     /// How many of `waiters` have left; they are cleared out when they are the majority.
     left: usize,
     streak: Streak,
@@ -43,23 +52,28 @@ struct Streak {
     since: Option<Moment>,
 }
 
-struct Slot<W, G> {
-    wish: W,
-    state: Mutex<State<W, G>>,
-}
+/// The place where a waiter is called. It is part of the waiter, so that waiting needs no memory of its own.
+pub(crate) struct Seat<G>(Mutex<State<G>>);
 
-enum State<W, G> {
+enum State<G> {
     Waiting(Option<Waker>),
-    Called(Turn<W, G>),
+    Called(Call<G>),
     Left,
 }
 
 /// What a waiter is woken with.
-pub(crate) enum Turn<W, G> {
-    /// The lock was handed over.
+enum Call<G> {
     Granted(G),
+    Contend(Why),
+    Closed,
+}
+
+/// What a waiter makes of its call.
+pub(crate) enum Turn<W: Waiter> {
+    /// The lock was handed over.
+    Granted(W::Lock),
     /// The front of the line: ask the store.
-    Contend(Front<W, G>, Why),
+    Contend(Front<W>, Why),
     /// The engine was shut down.
     Closed,
 }
@@ -76,79 +90,84 @@ pub(crate) enum Why {
 }
 
 /// The right to talk to the store about one key. Dropping it calls the next in line.
-pub(crate) struct Front<W, G> {
-    queue: Arc<Queue<W, G>>,
+pub(crate) struct Front<W: Waiter> {
+    queue: Arc<Queue<W>>,
     key: Key,
     /// False once the right has been passed on.
     armed: bool,
 }
 
 /// A place in a line. Dropping it leaves.
-pub(crate) struct Ticket<W, G> {
-    queue: Arc<Queue<W, G>>,
-    key: Key,
-    slot: Arc<Slot<W, G>>,
+pub(crate) struct Ticket<'a, W: Waiter> {
+    queue: &'a Arc<Queue<W>>,
+    key: &'a Key,
+    waiter: &'a W,
+    /// Whether the turn has come and was taken: nothing is left in the seat.
+    served: bool,
 }
 
 /// The outcome of [`Queue::enter`].
-pub(crate) enum Entered<W, G> {
-    Front(Front<W, G>),
-    Behind(Ticket<W, G>),
+pub(crate) enum Entered<'a, W: Waiter> {
+    Front(Front<W>),
+    Behind(Ticket<'a, W>),
 }
 
 /// What to do with a lock that is being given back.
-pub(crate) enum Next<W, G> {
+pub(crate) enum Next<W: Waiter> {
     /// Hand it to this waiter.
-    HandOver(HandOver<W, G>),
+    HandOver(HandOver<W>),
     /// Release it; then drop the front.
-    Release(Front<W, G>),
+    Release(Front<W>),
     /// Release it; then give the front on by [`Front::yield_on`].
-    Yield(Front<W, G>),
+    Yield(Front<W>),
 }
 
 /// A waiter that was called out of the line and must not be forgotten: dropping this puts it to the front.
-pub(crate) struct HandOver<W, G> {
-    front: Option<Front<W, G>>,
-    slot: Arc<Slot<W, G>>,
+pub(crate) struct HandOver<W: Waiter> {
+    front: Option<Front<W>>,
+    waiter: W,
 }
 
-impl<W, G> Queue<W, G> {
+impl<W: Waiter> Queue<W> {
     pub(crate) fn new() -> Arc<Self> {
         let shards = (0..16).map(|_| Mutex::new(KeyMap::default())).collect();
         Arc::new(Self { shards })
     }
 
-    fn shard(&self, key: &Key) -> &Shard<W, G> {
+    fn shard(&self, key: &Key) -> &Shard<W> {
         // Bits from the middle: the maps inside use the ends.
         let bits = key.carried_hash().to_le_bytes()[3];
         &self.shards[usize::from(bits) % self.shards.len()]
     }
 
     /// Steps to the front if nobody is there, or behind everybody else.
-    pub(crate) fn enter(self: &Arc<Self>, key: &Key, wish: impl FnOnce() -> W) -> Entered<W, G> {
+    pub(crate) fn enter<'a>(self: &'a Arc<Self>, key: &'a Key, waiter: &'a W) -> Entered<'a, W> {
         let mut shard = lock(self.shard(key));
         if let Some(line) = shard.get_mut(key) {
-            let slot = Arc::new(Slot { wish: wish(), state: Mutex::new(State::Waiting(None)) });
-            line.get_or_insert_default().waiters.push_back(Arc::clone(&slot));
-            Entered::Behind(Ticket { queue: Arc::clone(self), key: key.clone(), slot })
+            line.get_or_insert_default().waiters.push_back(waiter.clone());
+            Entered::Behind(Ticket { queue: self, key, waiter, served: false })
         } else {
             shard.insert(key.clone(), None);
-            Entered::Front(Front { queue: Arc::clone(self), key: key.clone(), armed: true })
+            Entered::Front(self.front(key))
         }
     }
 
+    fn front(self: &Arc<Self>, key: &Key) -> Front<W> {
+        Front { queue: Arc::clone(self), key: key.clone(), armed: true }
+    }
+
     /// Steps to the front only if nobody is there.
-    pub(crate) fn try_front(self: &Arc<Self>, key: &Key) -> Option<Front<W, G>> {
+    pub(crate) fn try_front(self: &Arc<Self>, key: &Key) -> Option<Front<W>> {
         let mut shard = lock(self.shard(key));
         if shard.contains_key(key) {
             return None;
         }
         shard.insert(key.clone(), None);
-        Some(Front { queue: Arc::clone(self), key: key.clone(), armed: true })
+        Some(self.front(key))
     }
 
     /// Takes the first waiter for the front out of the line; a line without any is closed.
-    fn call_next(&self, key: &Key, why: Why) -> Option<Arc<Slot<W, G>>> {
+    fn call_next(&self, key: &Key, why: Why) -> Option<W> {
         let mut shard = lock(self.shard(key));
         let next = shard.get_mut(key)?.as_mut().and_then(|crowd| {
             if why == Why::Yielded {
@@ -168,7 +187,7 @@ impl<W, G> Queue<W, G> {
         if let Some(Some(line)) = shard.get_mut(key) {
             line.left += 1;
             if line.left * 2 > line.waiters.len() {
-                line.waiters.retain(|slot| !matches!(*lock(&slot.state), State::Left));
+                line.waiters.retain(|waiter| !waiter.seat().is_left());
                 line.waiters.shrink_to_fit();
                 line.left = 0;
             }
@@ -183,9 +202,9 @@ impl<W, G> Queue<W, G> {
                 .flatten()
                 .flat_map(|line| line.waiters.drain(..))
                 .collect();
-            for slot in waiters {
+            for waiter in waiters {
                 // A waiter that has just left needs no word.
-                drop(slot.call(Turn::Closed));
+                drop(waiter.seat().call(Call::Closed));
             }
         }
     }
@@ -193,7 +212,7 @@ impl<W, G> Queue<W, G> {
     /// How many lines and waiters there are: for tests of what stays behind.
     #[cfg(any(test, shuttle))]
     pub(crate) fn census(&self) -> (usize, usize) {
-        let count = |shard: &Shard<W, G>| {
+        let count = |shard: &Shard<W>| {
             let shard = lock(shard);
             let waiters = shard.values().flatten().map(|line| line.waiters.len());
             (shard.len(), waiters.sum::<usize>())
@@ -202,18 +221,18 @@ impl<W, G> Queue<W, G> {
     }
 }
 
-impl<W, G> Default for Crowd<W, G> {
+impl<W> Default for Crowd<W> {
     fn default() -> Self {
         Self { waiters: VecDeque::new(), left: 0, streak: Streak::default() }
     }
 }
 
-impl<W, G> Crowd<W, G> {
+impl<W: Waiter> Crowd<W> {
     /// The first waiter that is still there.
-    fn pop(&mut self) -> Option<Arc<Slot<W, G>>> {
-        while let Some(slot) = self.waiters.pop_front() {
-            if !matches!(*lock(&slot.state), State::Left) {
-                return Some(slot);
+    fn pop(&mut self) -> Option<W> {
+        while let Some(waiter) = self.waiters.pop_front() {
+            if !waiter.seat().is_left() {
+                return Some(waiter);
             }
             self.left = self.left.saturating_sub(1);
         }
@@ -221,31 +240,41 @@ impl<W, G> Crowd<W, G> {
     }
 }
 
-impl<W, G> Slot<W, G> {
-    /// Wakes the waiter with its turn, or gives the turn back if it has left.
-    fn call(&self, turn: Turn<W, G>) -> Result<(), Turn<W, G>> {
-        let mut state = lock(&self.state);
+impl<G> Default for Seat<G> {
+    fn default() -> Self {
+        Self(Mutex::new(State::Waiting(None)))
+    }
+}
+
+impl<G> Seat<G> {
+    fn is_left(&self) -> bool {
+        matches!(*lock(&self.0), State::Left)
+    }
+
+    /// Wakes the waiter with its call, or gives the call back if it has left.
+    fn call(&self, call: Call<G>) -> Result<(), Call<G>> {
+        let mut state = lock(&self.0);
         match &mut *state {
             State::Waiting(waker) => {
                 let waker = waker.take();
-                *state = State::Called(turn);
+                *state = State::Called(call);
                 drop(state);
                 if let Some(waker) = waker {
                     waker.wake();
                 }
                 Ok(())
             }
-            State::Called(_) | State::Left => Err(turn),
+            State::Called(_) | State::Left => Err(call),
         }
     }
 }
 
-impl<W, G> Front<W, G> {
+impl<W: Waiter> Front<W> {
     /// Decides what becomes of a lock that this front has held. `contended` says whether other processes wait.
     ///
     /// The line stays while the lock goes back, so that whoever comes meanwhile does not outrun the release.
     /// Without `hand_over` the store cannot pass a lock on, and waiters ask for it themselves.
-    pub(crate) fn next(self, now: Moment, contended: bool, hand_over: bool) -> Next<W, G> {
+    pub(crate) fn next(self, now: Moment, contended: bool, hand_over: bool) -> Next<W> {
         let mut shard = lock(self.queue.shard(&self.key));
         let Some(Some(line)) = shard.get_mut(&self.key) else {
             drop(shard);
@@ -261,7 +290,7 @@ impl<W, G> Front<W, G> {
         drop(shard);
         match next {
             None => Next::Release(self),
-            Some(slot) => Next::HandOver(HandOver { front: Some(self), slot }),
+            Some(waiter) => Next::HandOver(HandOver { front: Some(self), waiter }),
         }
     }
 
@@ -279,21 +308,18 @@ impl<W, G> Front<W, G> {
     }
 }
 
-impl<W, G> Queue<W, G> {
-    fn pass_on(self: &Arc<Self>, key: &Key, why: Why) {
-        while let Some(slot) = self.call_next(key, why) {
-            let front = Front { queue: Arc::clone(self), key: key.clone(), armed: true };
-            match slot.call(Turn::Contend(front, why)) {
-                Ok(()) => return,
-                // It left just now: the next one. Its front must not pass on as well.
-                Err(Turn::Contend(mut front, _)) => front.armed = false,
-                Err(_) => {}
+impl<W: Waiter> Queue<W> {
+    fn pass_on(&self, key: &Key, why: Why) {
+        // Whoever left just now is passed over.
+        while let Some(waiter) = self.call_next(key, why) {
+            if waiter.seat().call(Call::Contend(why)).is_ok() {
+                return;
             }
         }
     }
 }
 
-impl<W, G> Drop for Front<W, G> {
+impl<W: Waiter> Drop for Front<W> {
     fn drop(&mut self) {
         if self.armed {
             self.queue.pass_on(&self.key, Why::Vacant);
@@ -301,99 +327,121 @@ impl<W, G> Drop for Front<W, G> {
     }
 }
 
-impl<W, G> HandOver<W, G> {
-    /// What the waiter wants.
-    pub(crate) fn wish(&self) -> &W {
-        &self.slot.wish
+impl<W: Waiter> HandOver<W> {
+    /// Who is to have the lock.
+    pub(crate) fn waiter(&self) -> &W {
+        &self.waiter
     }
 
-    /// Delivers the lock, made from the front, or gives it back if the waiter has left.
-    pub(crate) fn deliver(mut self, grant: impl FnOnce(Front<W, G>) -> G) -> Result<(), G> {
+    /// Delivers the lock, made for the waiter from the front, or gives it back if the waiter has left.
+    pub(crate) fn deliver(
+        mut self,
+        lock: impl FnOnce(&W, Front<W>) -> W::Lock,
+    ) -> Result<(), W::Lock> {
         let Some(front) = self.front.take() else { return Ok(()) };
-        match self.slot.call(Turn::Granted(grant(front))) {
-            Err(Turn::Granted(grant)) => Err(grant),
+        match self.waiter.seat().call(Call::Granted(lock(&self.waiter, front))) {
+            Err(Call::Granted(lock)) => Err(lock),
             _ => Ok(()),
         }
     }
 
     /// Puts the waiter to the front instead. `Err` if it has left: then its secret needs looking after.
     pub(crate) fn contend(mut self, why: Why) -> Result<(), ()> {
-        let Some(front) = self.front.take() else { return Ok(()) };
-        match self.slot.call(Turn::Contend(front, why)) {
-            Ok(()) => Ok(()),
-            // Dropping the front calls the next in line.
-            Err(turn) => {
-                drop(turn);
-                Err(())
-            }
-        }
+        self.call_to_front(why)
+    }
+
+    fn call_to_front(&mut self, why: Why) -> Result<(), ()> {
+        let Some(mut front) = self.front.take() else { return Ok(()) };
+        // If it has left, dropping the front calls the next in line.
+        self.waiter.seat().call(Call::Contend(why)).map_err(drop)?;
+        front.armed = false;
+        Ok(())
     }
 }
 
-impl<W, G> Drop for HandOver<W, G> {
+impl<W: Waiter> Drop for HandOver<W> {
     fn drop(&mut self) {
-        if let Some(front) = self.front.take() {
-            drop(self.slot.call(Turn::Contend(front, Why::Uncertain)));
-        }
+        let _ = self.call_to_front(Why::Uncertain);
     }
 }
 
-impl<W, G> Ticket<W, G> {
+impl<W: Waiter> Ticket<'_, W> {
     /// Leaves the line; a turn that came in the meantime is returned.
-    pub(crate) fn leave(self) -> Option<Turn<W, G>> {
+    pub(crate) fn leave(mut self) -> Option<Turn<W>> {
         self.take_turn()
     }
 
-    fn take_turn(&self) -> Option<Turn<W, G>> {
-        let before = std::mem::replace(&mut *lock(&self.slot.state), State::Left);
+    fn take_turn(&mut self) -> Option<Turn<W>> {
+        if std::mem::replace(&mut self.served, true) {
+            return None;
+        }
+        let before = std::mem::replace(&mut *lock(&self.waiter.seat().0), State::Left);
         match before {
-            State::Called(turn) => Some(turn),
+            State::Called(call) => Some(self.turn(call)),
             State::Waiting(_) => {
-                self.queue.note_left(&self.key);
+                self.queue.note_left(self.key);
                 None
             }
             State::Left => None,
         }
     }
-}
 
-impl<W, G> Future for Ticket<W, G> {
-    type Output = Turn<W, G>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Turn<W, G>> {
-        let mut state = lock(&self.slot.state);
-        match &mut *state {
-            State::Waiting(waker) => {
-                if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                    *waker = Some(cx.waker().clone());
-                }
-                Poll::Pending
-            }
-            State::Called(_) => match std::mem::replace(&mut *state, State::Left) {
-                State::Called(turn) => Poll::Ready(turn),
-                State::Waiting(_) | State::Left => Poll::Pending,
-            },
-            State::Left => Poll::Pending,
+    /// From here on the front, if that is what it was called to, is the waiter's to pass on.
+    fn turn(&self, call: Call<W::Lock>) -> Turn<W> {
+        match call {
+            Call::Granted(lock) => Turn::Granted(lock),
+            Call::Contend(why) => Turn::Contend(self.queue.front(self.key), why),
+            Call::Closed => Turn::Closed,
         }
     }
 }
 
-impl<W, G> Drop for Ticket<W, G> {
+impl<W: Waiter> Future for Ticket<'_, W> {
+    type Output = Turn<W>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Turn<W>> {
+        let waiter = self.waiter;
+        let mut state = lock(&waiter.seat().0);
+        if let State::Waiting(waker) = &mut *state {
+            if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                *waker = Some(cx.waker().clone());
+            }
+            return Poll::Pending;
+        }
+        let before = std::mem::replace(&mut *state, State::Left);
+        drop(state);
+        match before {
+            State::Called(call) => {
+                self.served = true;
+                Poll::Ready(self.turn(call))
+            }
+            State::Waiting(_) | State::Left => Poll::Pending,
+        }
+    }
+}
+
+impl<W: Waiter> Drop for Ticket<'_, W> {
     fn drop(&mut self) {
         // Whatever was delivered is dropped here, outside all locks: a lock goes back, a front is passed on.
         drop(self.take_turn());
     }
 }
 
-impl<W, G> fmt::Debug for Queue<W, G> {
+impl<W: Waiter> fmt::Debug for Queue<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Queue").finish_non_exhaustive()
     }
 }
 
-impl<W, G> fmt::Debug for Front<W, G> {
+impl<W: Waiter> fmt::Debug for Front<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Front").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+impl<G> fmt::Debug for Seat<G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seat").finish_non_exhaustive()
     }
 }
 

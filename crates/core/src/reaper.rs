@@ -6,7 +6,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +24,8 @@ pub(crate) struct Reaper {
 struct Yard {
     /// Chores that no runtime has taken yet.
     waiting: Mutex<Vec<Chore>>,
+    /// Whether there may be any: every acquire call looks.
+    any_waiting: AtomicBool,
     /// The runtime that was there last: chores dropped outside of any runtime go there.
     home: Mutex<Option<Handle>>,
     unfinished: AtomicUsize,
@@ -46,6 +48,7 @@ impl Reaper {
         Self {
             yard: Arc::new(Yard {
                 waiting: Mutex::default(),
+                any_waiting: AtomicBool::new(false),
                 home: Mutex::new(Handle::try_current().ok()),
                 unfinished: AtomicUsize::new(0),
                 finished: Notify::new(),
@@ -61,19 +64,26 @@ impl Reaper {
             let _counted = counted;
             chore.await;
         });
-        match self.runtime() {
-            Some(runtime) => drop(runtime.spawn(chore)),
-            None => lock(&self.yard.waiting).push(chore),
+        if let Some(runtime) = self.runtime() {
+            runtime.spawn(chore);
+        } else {
+            let mut waiting = lock(&self.yard.waiting);
+            waiting.push(chore);
+            self.yard.any_waiting.store(true, Ordering::Release);
         }
     }
 
     /// Takes note of the runtime that the caller runs in, and gives it what could not be run before.
     pub(crate) fn adopt(&self) {
-        if lock(&self.yard.waiting).is_empty() {
+        if !self.yard.any_waiting.load(Ordering::Acquire) {
             return;
         }
         if let Ok(runtime) = Handle::try_current() {
-            for chore in std::mem::take(&mut *lock(&self.yard.waiting)) {
+            let mut waiting = lock(&self.yard.waiting);
+            self.yard.any_waiting.store(false, Ordering::Release);
+            let chores = std::mem::take(&mut *waiting);
+            drop(waiting);
+            for chore in chores {
                 runtime.spawn(chore);
             }
         }

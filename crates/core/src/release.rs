@@ -6,7 +6,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tracing::{Instrument as _, Span};
@@ -15,8 +15,9 @@ use crate::backend::{Attempt, Release, Reply, Transfer, TransferRequest};
 use crate::clock::Moment;
 use crate::engine::Engine;
 use crate::error::{ErrorKind, LockError};
-use crate::event::{EventKind, watched};
+use crate::event::{EventKind, spans_are_on, watched};
 use crate::grant::{End, Grant, LockFront, Loss};
+use crate::handle::LockHandle;
 use crate::key::Key;
 use crate::queue::{HandOver, Next, Why};
 use crate::reaper::Chore;
@@ -36,8 +37,7 @@ const PAUSES: fn() -> RetryPolicy =
     || RetryPolicy::default().base(Duration::from_millis(10)).cap(Duration::from_secs(2));
 
 /// Ends a grant on its holder's side: from here on it is not held, whatever the store still says.
-/// Returns how it was lost before, if it was.
-pub(crate) fn stop(engine: &Engine, grant: &Grant) -> Option<Loss> {
+pub(crate) fn stop(engine: &Engine, grant: &Grant) -> Stopped {
     let now = engine.clock.now();
     let lost = grant.loss(now);
     // A deadline that passed unnoticed is news as well.
@@ -45,26 +45,46 @@ pub(crate) fn stop(engine: &Engine, grant: &Grant) -> Option<Loss> {
         engine.events.ended(grant, now, lost);
     }
     engine.keeper.dismiss(grant);
-    lost
+    Stopped { at: now, lost }
 }
 
-/// Gives back a lock whose holder has [stopped](stop).
-pub(crate) async fn give_back(
+/// The end of a hold.
+#[derive(Clone, Copy)]
+pub(crate) struct Stopped {
+    at: Moment,
+    /// How it was lost before, if it was.
+    lost: Option<Loss>,
+}
+
+/// Gives back a lock whose holder has [stopped](stop). `begun` is the first step, if it was taken already.
+async fn give_back(
     engine: Arc<Engine>,
     grant: Arc<Grant>,
-    lost: Option<Loss>,
+    stopped: Stopped,
+    begun: Option<Step>,
 ) -> Result<(), LockError> {
     let span = watched(
         || tracing::debug_span!("release", key = %grant.key, store = engine.store.name, fence = %grant.fence),
     );
     // As in `acquire`: only a watched span is worth a box.
+    let step = begun.unwrap_or_else(|| {
+        let _in = span.as_deref().map(Span::enter);
+        next_step(&engine, &grant, stopped.lost, stopped.at)
+    });
+    let given = give(&engine, &grant, stopped.lost, step);
     let given = match &span {
-        None => give(&engine, &grant, lost).await,
-        Some(span) => Box::pin(give(&engine, &grant, lost)).instrument(Span::clone(span)).await,
+        None => given.await,
+        Some(span) => Box::pin(given).instrument(Span::clone(span)).await,
     };
-    look_out_for_stragglers(&engine, &grant);
     let _in = span.as_deref().map(Span::enter);
-    match &given {
+    tell(&engine, &grant, &given);
+    given
+}
+
+/// The lock is given back, or will not be: tells whoever wants to know.
+fn tell(engine: &Arc<Engine>, grant: &Arc<Grant>, given: &Result<(), LockError>) {
+    look_out_for_stragglers(engine, grant);
+    match given {
         Ok(()) => {
             tracing::debug!(outcome = "released", "released");
             engine.events.emit(EventKind::Released, &grant.key, Some(grant.fence), None);
@@ -79,7 +99,6 @@ pub(crate) async fn give_back(
             );
         }
     }
-    given
 }
 
 /// A request that was given up while the lock was acquired can arrive when it has been given back, and would then hold it
@@ -110,6 +129,7 @@ async fn give(
     engine: &Arc<Engine>,
     grant: &Arc<Grant>,
     lost: Option<Loss>,
+    mut step: Step,
 ) -> Result<(), LockError> {
     let mut giving = Arc::clone(grant);
     // The holder's own answer; locks of waiters who left meanwhile are only passed along.
@@ -117,21 +137,27 @@ async fn give(
     loop {
         let mut uncertain = false;
         let mut yielding = None;
-        match next_step(engine, &giving, lost.is_some()) {
-            Step::HandOver(over, now) => match hand_over(engine, &giving, over, now).await {
-                Handed::Delivered => return answer.unwrap_or(Ok(())),
-                Handed::Returned(next) => {
-                    answer.get_or_insert(Ok(()));
-                    giving = next;
-                    continue;
-                }
-                Handed::NotHeld => {
-                    return answer
-                        .unwrap_or_else(|| Err(lost_error(engine, grant, Loss::TakenAway)));
-                }
-                Handed::Unknown => uncertain = true,
-            },
-            Step::Release(front) => yielding = front,
+        let handed = match step {
+            Step::HandOver(handing) => Some(handing.finish(engine, &giving).await),
+            Step::Handed(handed) => Some(handed),
+            Step::Release(front) => {
+                yielding = front;
+                None
+            }
+        };
+        match handed {
+            Some(Handed::Delivered) => return answer.unwrap_or(Ok(())),
+            Some(Handed::Returned(next)) => {
+                answer.get_or_insert(Ok(()));
+                giving = next;
+                step = next_step(engine, &giving, lost, engine.clock.now());
+                continue;
+            }
+            Some(Handed::NotHeld) => {
+                return answer.unwrap_or_else(|| Err(lost_error(engine, grant, Loss::TakenAway)));
+            }
+            Some(Handed::Unknown) => uncertain = true,
+            None => {}
         }
         let released = release(engine, &giving, uncertain).await;
         owe_courtesy(engine, &giving);
@@ -156,25 +182,34 @@ fn owe_courtesy(engine: &Engine, grant: &Grant) {
 }
 
 enum Step {
-    /// Hand it to this waiter, by a request that counts from this moment.
-    HandOver(HandOver<Wish, crate::handle::LockHandle>, Moment),
+    /// It is being handed over.
+    HandOver(Handing),
+    /// It was handed over, or not.
+    Handed(Handed),
     /// Release; then the front goes on, as a yield if the flag says so.
     Release(Option<(LockFront, bool)>),
 }
 
-fn next_step(engine: &Engine, grant: &Grant, lost: bool) -> Step {
+/// What is to be done with a lock at `now`. A request that this makes counts from then.
+fn next_step(engine: &Arc<Engine>, grant: &Grant, lost: Option<Loss>, now: Moment) -> Step {
     let Some(front) = grant.take_front() else { return Step::Release(None) };
-    if lost {
+    if lost.is_some() {
         return Step::Release(Some((front, false)));
     }
     // A store that serves waiters in order needs nobody to step back.
     let contended = grant.is_contended() && !engine.store.fifo;
-    let now = engine.clock.now();
     match front.next(now, contended, engine.store.transfer) {
-        Next::HandOver(over) => Step::HandOver(over, now),
+        Next::HandOver(over) => Step::HandOver(Handing::new(engine, grant, over, now)),
         Next::Release(front) => Step::Release(Some((front, false))),
         Next::Yield(front) => Step::Release(Some((front, true))),
     }
+}
+
+/// A hand-over on its way to the store.
+struct Handing {
+    over: HandOver<Wish>,
+    sent_at: Moment,
+    call: Reply<Transfer>,
 }
 
 enum Handed {
@@ -186,47 +221,60 @@ enum Handed {
     Unknown,
 }
 
-async fn hand_over(
-    engine: &Arc<Engine>,
-    grant: &Grant,
-    over: HandOver<Wish, crate::handle::LockHandle>,
-    sent_at: Moment,
-) -> Handed {
-    let wish = over.wish().clone();
-    let request =
-        TransferRequest::new(grant.secret.clone(), wish.request(crate::backend::Intent::Try));
-    let mut call = Arc::clone(&engine.backend).transfer(request);
-    match within(engine.step_timeout, &mut call).await {
-        Some(Ok(Transfer::Transferred(lease))) => {
-            match over.deliver(|front| engine.admit(&wish, lease, sent_at, Some(front), 0)) {
-                Ok(()) => Handed::Delivered,
-                Err(handle) => handle.into_grant().map_or(Handed::Delivered, |grant| {
-                    stop(engine, &grant);
-                    Handed::Returned(grant)
-                }),
+impl Handing {
+    fn new(engine: &Engine, grant: &Grant, over: HandOver<Wish>, sent_at: Moment) -> Self {
+        let to = over.waiter().request(crate::backend::Intent::Try);
+        let request = TransferRequest::new(grant.secret.clone(), to);
+        Self { over, sent_at, call: Arc::clone(&engine.backend).transfer(request) }
+    }
+
+    async fn finish(mut self, engine: &Arc<Engine>, grant: &Grant) -> Handed {
+        match within(engine.step_timeout, &mut self.call).await {
+            Some(answer) => self.answered(engine, grant, answer),
+            None => unknown(engine, self.over, self.sent_at, Some(self.call)),
+        }
+    }
+
+    fn answered(
+        self,
+        engine: &Arc<Engine>,
+        grant: &Grant,
+        answer: Result<Transfer, LockError>,
+    ) -> Handed {
+        let Self { over, sent_at, .. } = self;
+        match answer {
+            Ok(Transfer::Transferred(lease)) => {
+                let admit =
+                    |wish: &Wish, front| engine.admit(wish.clone(), lease, sent_at, Some(front), 0);
+                match over.deliver(admit) {
+                    Ok(()) => Handed::Delivered,
+                    Err(handle) => handle.into_grant().map_or(Handed::Delivered, |grant| {
+                        stop(engine, &grant);
+                        Handed::Returned(grant)
+                    }),
+                }
+            }
+            Ok(Transfer::NotHeld) => {
+                // Nothing happened, so the waiter's secret owns nothing.
+                let _ = over.contend(Why::Vacant);
+                Handed::NotHeld
+            }
+            Err(error) => {
+                tracing::warn!(key = %grant.key, %error, "handing the lock over failed; it is released instead");
+                unknown(engine, over, sent_at, None)
             }
         }
-        Some(Ok(Transfer::NotHeld)) => {
-            // Nothing happened, so the waiter's secret owns nothing.
-            let _ = over.contend(Why::Vacant);
-            Handed::NotHeld
-        }
-        Some(Err(error)) => {
-            tracing::warn!(key = %grant.key, %error, "handing the lock over failed; it is released instead");
-            unknown(engine, over, wish, sent_at, None)
-        }
-        None => unknown(engine, over, wish, sent_at, Some(call)),
     }
 }
 
 /// The waiter goes to the front and asks the store itself. If it has left, its secret is released for it.
 fn unknown(
     engine: &Arc<Engine>,
-    over: HandOver<Wish, crate::handle::LockHandle>,
-    wish: Wish,
+    over: HandOver<Wish>,
     sent_at: Moment,
     call: Option<Reply<Transfer>>,
 ) -> Handed {
+    let wish = over.waiter().clone();
     let left = over.contend(Why::Uncertain).is_err();
     if left || call.is_some() {
         let engine = Arc::clone(engine);
@@ -371,11 +419,11 @@ fn give_back_now(engine: &Engine, grant: &Grant) -> bool {
 
 /// Gives back a grant whose holder does not wait for it.
 pub(crate) fn drop_grant(engine: &Arc<Engine>, grant: Arc<Grant>) {
-    let lost = stop(engine, &grant);
-    if lost.is_none() && give_back_now(engine, &grant) {
+    let stopped = stop(engine, &grant);
+    if stopped.lost.is_none() && give_back_now(engine, &grant) {
         return;
     }
-    let work = give_back(Arc::clone(engine), grant, lost);
+    let work = give_back(Arc::clone(engine), grant, stopped, None);
     engine.reaper.submit(Box::pin(async move {
         if let Err(error) = work.await
             && error.kind() != ErrorKind::Lost
@@ -386,28 +434,65 @@ pub(crate) fn drop_grant(engine: &Arc<Engine>, grant: Arc<Grant>) {
 }
 
 /// A release that is finished even if its caller stops waiting for it.
+///
+/// A hand-over that the store does at once is over after the first look, and needs no memory. Everything else goes into
+/// a box, which the reaper takes over if need be.
 pub(crate) struct Finishing {
-    engine: Arc<Engine>,
-    work: Option<crate::acquire::Acquiring<()>>,
+    /// Owns its lock until the release has begun.
+    handle: LockHandle,
+    work: Work,
+}
+
+enum Work {
+    Fresh,
+    UnderWay(crate::acquire::Acquiring<()>),
+    Done,
 }
 
 impl Finishing {
-    pub(crate) fn new(
-        engine: Arc<Engine>,
-        work: impl Future<Output = Result<(), LockError>> + Send + 'static,
-    ) -> Self {
-        Self { engine, work: Some(Box::pin(work)) }
+    pub(crate) fn new(handle: LockHandle) -> Self {
+        Self { handle, work: Work::Fresh }
+    }
+
+    /// Stops the hold and takes the first step.
+    fn start(&mut self, cx: &mut Context<'_>) -> Result<(), crate::acquire::Acquiring<()>> {
+        self.handle.disown();
+        let (engine, grant) = (self.handle.engine(), self.handle.grant());
+        let stopped = stop(engine, grant);
+        // A watched release happens inside its span, all of it.
+        let begun =
+            (!spans_are_on()).then(|| match next_step(engine, grant, stopped.lost, stopped.at) {
+                Step::HandOver(mut handing) => match handing.call.as_mut().poll(cx) {
+                    Poll::Ready(answer) => Step::Handed(handing.answered(engine, grant, answer)),
+                    Poll::Pending => Step::HandOver(handing),
+                },
+                other => other,
+            });
+        if let Some(Step::Handed(Handed::Delivered)) = begun {
+            tell(engine, grant, &Ok(()));
+            return Ok(());
+        }
+        Err(Box::pin(give_back(Arc::clone(engine), Arc::clone(grant), stopped, begun)))
     }
 }
 
 impl Future for Finishing {
     type Output = Result<(), LockError>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<Self::Output> {
-        let Some(work) = self.work.as_mut() else { return Poll::Pending };
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Work::Fresh = self.work {
+            self.work = match self.start(cx) {
+                Ok(()) => {
+                    self.work = Work::Done;
+                    return Poll::Ready(Ok(()));
+                }
+                Err(work) => Work::UnderWay(work),
+            };
+        }
+        let Work::UnderWay(work) = &mut self.work else { return Poll::Pending };
         let answer = work.as_mut().poll(cx);
         if answer.is_ready() {
-            self.work = None;
+            self.work = Work::Done;
         }
         answer
     }
@@ -415,8 +500,8 @@ impl Future for Finishing {
 
 impl Drop for Finishing {
     fn drop(&mut self) {
-        if let Some(work) = self.work.take() {
-            self.engine.reaper.submit(Box::pin(async move { drop(work.await) }));
+        if let Work::UnderWay(work) = std::mem::replace(&mut self.work, Work::Done) {
+            self.handle.engine().reaper.submit(Box::pin(async move { drop(work.await) }));
         }
     }
 }

@@ -310,10 +310,10 @@ impl Claim {
 
     fn into_set(mut self, leases: Vec<crate::backend::Lease>) -> Result<LockSet, LockError> {
         let wishes = std::mem::take(&mut self.wishes);
-        let admit = |(wish, lease): (&Wish, _)| {
+        let admit = |(wish, lease): (Wish, _)| {
             self.engine.admit(wish, lease, self.sent_at, None, self.tries)
         };
-        LockSet::new(wishes.iter().zip(leases).map(admit).collect())
+        LockSet::new(wishes.into_iter().zip(leases).map(admit).collect())
     }
 }
 

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use crate::backend::{AcquireRequest, Capabilities, Intent, Liveness};
 use crate::error::LockError;
+use crate::handle::LockHandle;
 use crate::key::Key;
 use crate::lease::{DEFAULT_TTL, check_ttl};
 use crate::owner::Owner;
+use crate::queue::{Seat, Waiter};
 use crate::retry::RetryPolicy;
 use crate::secret::Secret;
 
@@ -69,6 +71,7 @@ pub(crate) struct Wanted {
     pub(crate) key: Key,
     pub(crate) secret: Secret,
     pub(crate) spec: Arc<Spec>,
+    seat: Seat<LockHandle>,
 }
 
 impl Deref for Wish {
@@ -81,7 +84,7 @@ impl Deref for Wish {
 
 impl Wish {
     pub(crate) fn new(key: Key, secret: Secret, spec: Arc<Spec>) -> Self {
-        Self(Arc::new(Wanted { key, secret, spec }))
+        Self(Arc::new(Wanted { key, secret, spec, seat: Seat::default() }))
     }
 
     pub(crate) fn request(&self, intent: Intent) -> AcquireRequest {
@@ -93,5 +96,13 @@ impl Wish {
             intent,
             liveness: self.spec.liveness,
         }
+    }
+}
+
+impl Waiter for Wish {
+    type Lock = LockHandle;
+
+    fn seat(&self) -> &Seat<LockHandle> {
+        &self.seat
     }
 }

@@ -48,12 +48,15 @@ pub(crate) async fn acquire(
             "locks need a tokio runtime; use the blocking face outside of one",
         ));
     }
-    spec.check(&engine.store).map_err(|error| error.with_key(&key))?;
+    // The defaults were checked when they were set.
+    if !Arc::ptr_eq(&spec, &engine.defaults) {
+        spec.check(&engine.store).map_err(|error| error.with_key(&key))?;
+    }
     engine.reaper.adopt();
     let wish = Wish::new(key, Secret::generate()?, spec);
     let span =
         watched(|| tracing::debug_span!("acquire", key = %wish.key, store = engine.store.name));
-    let mut contest = Contest::new(Arc::clone(&engine), wish);
+    let mut contest = Contest::new(engine, wish);
     // An unwatched span is not entered: moving the future into it would cost a tenth of the whole call.
     let outcome = match &span {
         None => contest.run().await,
@@ -68,7 +71,8 @@ pub(crate) async fn acquire(
         let (attempts, outcome) = (contest.attempts, contest.outcome);
         let _in = span.as_deref().map(Span::enter);
         tracing::debug!(attempts, outcome, %error, "not acquired");
-        engine.events.emit(EventKind::AcquireFailed, &contest.wish.key, None, Some(error));
+        let events = &contest.engine.events;
+        events.emit(EventKind::AcquireFailed, &contest.wish.key, None, Some(error));
     }
     outcome
 }
@@ -131,13 +135,12 @@ impl Contest {
             let front = self.engine.queue.try_front(&self.wish.key);
             return self.try_once(front).await;
         }
-        let queue = Arc::clone(&self.engine.queue);
         let (front, why) = loop {
-            let mut ticket = match queue.enter(&self.wish.key, || self.wish.clone()) {
+            let mut ticket = match self.engine.queue.enter(&self.wish.key, &self.wish) {
                 Entered::Front(front) => break (front, Why::Vacant),
                 Entered::Behind(ticket) => ticket,
             };
-            self.wait_is_on();
+            self.waiting.get_or_insert_with(|| Waiting::new(self.engine.store.name));
             // Whoever shut the queue did it before or after we entered: in both cases we hear of it.
             self.engine.check_open().map_err(|_| self.closed())?;
             let turn = match self.wish.spec.wait {
@@ -286,7 +289,8 @@ impl Contest {
         sent_at: Moment,
         front: Option<LockFront>,
     ) -> Result<Outcome, LockError> {
-        let handle = self.engine.admit(&self.wish, lease, sent_at, front, self.attempts);
+        let wish = self.wish.clone();
+        let handle = self.engine.admit(wish, lease, sent_at, front, self.attempts);
         self.traces = false;
         if !handle.is_held() {
             drop(handle);
@@ -358,10 +362,6 @@ impl Contest {
         let (key, attempts) = (&self.wish.key, self.attempts);
         tracing::debug!(attempts, outcome = "busy", "busy");
         self.engine.events.emit_attempts(EventKind::Busy, key, None, attempts);
-        self.wait_is_on();
-    }
-
-    fn wait_is_on(&mut self) {
         self.waiting.get_or_insert_with(|| Waiting::new(self.engine.store.name));
     }
 

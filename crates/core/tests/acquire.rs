@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use common::{Fault, SECOND, Step, builder, clock, eventually, scripted};
 use holdtight_core::{
-    DistributedLock, ErrorKind, EventKind, Key, LockToken, MemoryStore, Owner, RetryPolicy, Secret,
+    DEFAULT_TTL, DistributedLock, ErrorKind, EventKind, Key, LockToken, MemoryStore, Owner,
+    RetryPolicy, Secret, margin,
 };
 
 #[tokio::test(start_paused = true)]
@@ -207,6 +208,43 @@ async fn without_hand_over_in_the_store_waiters_are_served_all_the_same() {
         task.await.unwrap();
     }
     assert_eq!(store.count(Step::Transfer), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_handed_over_counts_from_before_the_request() {
+    let (lock, store, _) = scripted();
+    let held = lock.acquire("k").await.unwrap();
+    let waiting = tokio::spawn(lock.acquire("k").wait_forever().into_future());
+    tokio::time::sleep(SECOND).await;
+    store.next(Step::Transfer, &[Fault::SlowReply(3 * SECOND)]);
+    held.release().await.unwrap();
+    let handed = waiting.await.unwrap().unwrap();
+    assert_eq!(store.count(Step::Transfer), 1);
+    let most = DEFAULT_TTL - margin(DEFAULT_TTL) - 3 * SECOND;
+    assert!(handed.remaining() <= most, "{:?} left", handed.remaining());
+    handed.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_handed_to_somebody_who_leaves_goes_to_the_next_or_back() {
+    let (lock, store, _) = scripted();
+    for others in [1, 0] {
+        let held = lock.acquire("k").await.unwrap();
+        let wait = || tokio::spawn(lock.acquire("k").wait_forever().into_future());
+        let leaving = wait();
+        tokio::time::sleep(SECOND).await;
+        let staying: Vec<_> = (0..others).map(|_| wait()).collect();
+        tokio::time::sleep(SECOND).await;
+        store.next(Step::Transfer, &[Fault::SlowReply(2 * SECOND)]);
+        let releasing = tokio::spawn(held.release());
+        tokio::time::sleep(SECOND).await;
+        leaving.abort();
+        releasing.await.unwrap().unwrap();
+        for next in staying {
+            next.await.unwrap().unwrap().release().await.unwrap();
+        }
+        assert!(!store.is_held("k").await, "{others} others: held by nobody");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -419,6 +457,25 @@ fn outside_of_a_runtime_there_is_an_error_and_no_panic() {
     let mut acquiring = std::pin::pin!(IntoFuture::into_future(lock.acquire("k")));
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     match acquiring.as_mut().poll(&mut cx) {
+        std::task::Poll::Ready(Err(error)) => {
+            assert!(error.to_string().contains("runtime"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_task_without_a_runtime_gets_that_error_too() {
+    let lock = DistributedLock::builder(MemoryStore::new()).build().unwrap();
+    // The one kind of tokio task that another executor can drive.
+    let tasks = tokio::task::LocalSet::new();
+    let acquiring = tasks.spawn_local(async move { lock.acquire("k").await });
+    let mut both = std::pin::pin!(async {
+        tasks.await;
+        acquiring.await.unwrap()
+    });
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    match both.as_mut().poll(&mut cx) {
         std::task::Poll::Ready(Err(error)) => {
             assert!(error.to_string().contains("runtime"), "{error}");
         }

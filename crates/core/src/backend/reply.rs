@@ -102,6 +102,10 @@ pub enum Transfer {
 /// The outcome of an attempt at several keys.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "moved once per attempt, and a box would only add to that"
+)]
 pub enum ManyAttempt {
     /// All keys are ours; leases in the order of the requests.
     Granted(Vec<Lease>),

@@ -48,6 +48,8 @@ pub(crate) struct Book<T> {
     free: Vec<usize>,
     due: BTreeSet<(Moment, usize)>,
     epoch: u64,
+    /// How many renewals one request takes.
+    batch: usize,
 }
 
 #[derive(Debug)]
@@ -105,8 +107,10 @@ pub(crate) struct Due<T> {
 }
 
 impl<T: Clone> Book<T> {
-    pub(crate) fn new() -> Self {
-        Self { entries: Vec::new(), free: Vec::new(), due: BTreeSet::new(), epoch: 0 }
+    /// An empty book for a store that takes `batch` renewals in one request.
+    pub(crate) fn new(batch: usize) -> Self {
+        let due = BTreeSet::new();
+        Self { entries: Vec::new(), free: Vec::new(), due, epoch: 0, batch: batch.max(1) }
     }
 
     /// Enters a lease. `jitter` is uniform in `0.0..1.0`.
@@ -202,18 +206,18 @@ impl<T: Clone> Book<T> {
             }
             self.reschedule(slot);
         }
-        if !due.renew.is_empty() {
-            self.add_company(now, &mut due.renew);
-        }
+        self.add_company(now, &mut due.renew);
         due
     }
 
-    /// A batch is going out anyway: those that would be due shortly go with it.
+    /// A request is going out anyway: those that would be due shortly go with it, until it is full. Whoever is left
+    /// fills the next one; many full ones at once would only need memory.
     fn add_company(&mut self, now: Moment, renew: &mut Vec<(GrantId, T)>) {
+        let room = renew.len().next_multiple_of(self.batch) - renew.len();
         let mut joined = Vec::new();
         for &(wake_at, slot) in &self.due {
             let Some(entry) = self.entries[slot].as_mut() else { continue };
-            if wake_at > now.after(entry.ttl / COMPANY) {
+            if joined.len() == room || wake_at > now.after(entry.ttl / COMPANY) {
                 break;
             }
             if let Renewal::At(at, failures) = entry.renewal
@@ -249,7 +253,7 @@ impl<T: Clone> Book<T> {
         self.free.push(slot);
         // A book that was full once does not stay large for ever.
         if self.due.is_empty() && self.entries.len() > 1024 {
-            *self = Self { epoch: self.epoch, ..Self::new() };
+            *self = Self { epoch: self.epoch, ..Self::new(self.batch) };
         }
         Some(entry.what)
     }

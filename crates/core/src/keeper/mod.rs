@@ -61,7 +61,7 @@ impl Keeper {
     ) -> Self {
         let max_batch = backend.capabilities().max_batch.max(1);
         let desk = Desk {
-            plan: Mutex::new(Plan { book: Book::new(), wakes_at: Moment::FAR_FUTURE }),
+            plan: Mutex::new(Plan { book: Book::new(max_batch), wakes_at: Moment::FAR_FUTURE }),
             attended: AtomicBool::new(false),
             wake: Arc::default(),
             backend,
@@ -110,14 +110,16 @@ impl Keeper {
 
     /// Sees to it that the task is there, and awake if it has planned to look too late.
     fn attend(&self, early: bool) {
-        if !self.desk.attended.swap(true, Ordering::AcqRel) {
+        let attended = &self.desk.attended;
+        // Nearly always it is: then looking is enough.
+        if !attended.load(Ordering::Acquire) && !attended.swap(true, Ordering::AcqRel) {
             match tokio::runtime::Handle::try_current() {
                 Ok(runtime) => {
                     let wake = Arc::clone(&self.desk.wake);
                     drop(runtime.spawn(keep(Arc::downgrade(&self.desk), wake)));
                 }
                 // Without a runtime nothing is renewed; deadlines are still honoured by those who read them.
-                Err(_) => self.desk.attended.store(false, Ordering::Release),
+                Err(_) => attended.store(false, Ordering::Release),
             }
         } else if early {
             self.desk.wake.notify_one();

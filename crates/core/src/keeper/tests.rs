@@ -11,6 +11,7 @@ use crate::lease;
 
 const SECOND: Duration = Duration::from_secs(1);
 const TTL: Duration = Duration::from_secs(30);
+const BATCH: usize = 256;
 
 fn at(seconds: u64) -> Moment {
     Moment::from_nanos(1_000_000_000 * (1000 + seconds))
@@ -34,7 +35,7 @@ fn renewals(book: &mut Book<&'static str>, now: Moment) -> Vec<GrantId> {
 
 #[test]
 fn a_lease_is_renewed_after_a_third_of_it() {
-    let mut book = Book::new();
+    let mut book = Book::new(BATCH);
     let id = book.admit("a", terms(at(0)), 0.5);
     assert_eq!(renewals(&mut book, at(9)), []);
     assert_eq!(renewals(&mut book, at(10)), [id]);
@@ -46,7 +47,7 @@ fn a_lease_is_renewed_after_a_third_of_it() {
 
 #[test]
 fn a_failed_renewal_is_tried_again_and_is_no_loss() {
-    let mut book = Book::new();
+    let mut book = Book::new(BATCH);
     let id = book.admit("a", terms(at(0)), 0.5);
     assert_eq!(renewals(&mut book, at(10)), [id]);
     let mut now = at(10);
@@ -64,7 +65,7 @@ fn a_failed_renewal_is_tried_again_and_is_no_loss() {
 
 #[test]
 fn it_is_lost_exactly_when_the_local_deadline_passes() {
-    let mut book = Book::new();
+    let mut book = Book::new(BATCH);
     let id = book.admit("a", terms(at(0)), 0.5);
     let deadline = lease::valid_until(at(0), TTL);
     assert_eq!(renewals(&mut book, at(10)), [id]);
@@ -80,7 +81,7 @@ fn it_is_lost_exactly_when_the_local_deadline_passes() {
 
 #[test]
 fn the_store_saying_no_is_a_loss_at_once() {
-    let mut book = Book::new();
+    let mut book = Book::new(BATCH);
     let id = book.admit("a", terms(at(0)), 0.5);
     renewals(&mut book, at(10));
     assert_eq!(book.answered(id, Answer::NotHeld, at(10), 0.5), Some(("a", Loss::TakenAway)));
@@ -89,7 +90,7 @@ fn the_store_saying_no_is_a_loss_at_once() {
 
 #[test]
 fn an_answer_for_an_earlier_epoch_is_ignored() {
-    let mut book = Book::new();
+    let mut book = Book::new(BATCH);
     let old = book.admit("old", terms(at(0)), 0.5);
     renewals(&mut book, at(10));
     book.dismiss(old);
@@ -111,7 +112,7 @@ fn an_answer_for_an_earlier_epoch_is_ignored() {
 
 #[test]
 fn max_hold_ends_it_however_often_it_is_renewed() {
-    let mut book = Book::new();
+    let mut book = Book::new(BATCH);
     let id = book.admit("a", Terms { hold_until: at(15), ..terms(at(0)) }, 0.5);
     assert_eq!(renewals(&mut book, at(10)), [id]);
     assert!(book.answered(id, extended(at(10)), at(10), 0.5).is_none());
@@ -121,7 +122,7 @@ fn max_hold_ends_it_however_often_it_is_renewed() {
 
 #[test]
 fn without_renewal_it_ends_with_its_lease_unless_the_holder_extends_it() {
-    let mut book = Book::new();
+    let mut book = Book::new(BATCH);
     let id = book.admit("a", Terms { renew: false, ..terms(at(0)) }, 0.5);
     assert_eq!(renewals(&mut book, at(20)), []);
     book.moved(id, lease::valid_until(at(20), TTL));
@@ -131,7 +132,7 @@ fn without_renewal_it_ends_with_its_lease_unless_the_holder_extends_it() {
 
 #[test]
 fn locks_that_are_due_together_travel_together() {
-    let mut book = Book::new();
+    let mut book = Book::new(BATCH);
     for n in 0..100 {
         book.admit("a", terms(at(0)), f64::from(n) / 100.0);
     }
@@ -142,8 +143,23 @@ fn locks_that_are_due_together_travel_together() {
 }
 
 #[test]
+fn no_more_travel_together_than_fill_the_request() {
+    let mut book = Book::new(8);
+    for n in 0..100 {
+        book.admit("a", terms(at(0)), f64::from(n) / 1000.0);
+    }
+    let first = book.next_wake().unwrap();
+    assert_eq!(renewals(&mut book, first).len(), 8, "one is due, and seven more fill its request");
+    assert_eq!(renewals(&mut book, first), [], "nothing is due, so nothing goes early");
+    let second = book.next_wake().unwrap();
+    assert_eq!(renewals(&mut book, second).len(), 8, "the rest is not forgotten");
+    // What is due cannot wait: all of it goes, and the last request is filled up if there is anybody to fill it.
+    assert_eq!(renewals(&mut book, at(10)).len(), 84);
+}
+
+#[test]
 fn a_book_that_was_full_once_does_not_stay_large() {
-    let mut book = Book::new();
+    let mut book = Book::new(BATCH);
     let ids: Vec<_> = (0..10_000).map(|_| book.admit("a", terms(at(0)), 0.5)).collect();
     for id in ids {
         book.dismiss(id);
@@ -156,7 +172,7 @@ proptest! {
     /// the store said no, and nothing is kept past its deadline.
     #[test]
     fn lost_means_lost_and_nothing_else_does(steps in prop::collection::vec((1u64..8_000, 0u8..4, 0.0f64..1.0), 1..200)) {
-        let mut book = Book::new();
+        let mut book = Book::new(BATCH);
         let mut now = at(0);
         let mut deadline = lease::valid_until(now, TTL);
         let id = book.admit("a", terms(now), 0.5);

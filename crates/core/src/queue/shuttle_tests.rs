@@ -10,7 +10,18 @@ use shuttle::{future, thread};
 
 use super::*;
 
-type Lines = Queue<u32, Holding>;
+type Lines = Queue<Someone>;
+
+#[derive(Clone, Default)]
+struct Someone(Arc<Seat<Holding>>);
+
+impl Waiter for Someone {
+    type Lock = Holding;
+
+    fn seat(&self) -> &Seat<Holding> {
+        &self.0
+    }
+}
 
 /// A store of one lock, and how often it was held.
 #[derive(Default)]
@@ -32,11 +43,11 @@ impl Store {
 /// A held lock, given back when dropped: handed over, or released and the front passed on, as the engine does it.
 struct Holding {
     store: Arc<Store>,
-    front: Option<Front<u32, Holding>>,
+    front: Option<Front<Someone>>,
 }
 
 impl Holding {
-    fn new(store: &Arc<Store>, front: Front<u32, Self>) -> Self {
+    fn new(store: &Arc<Store>, front: Front<Someone>) -> Self {
         store.grants.fetch_add(1, Ordering::SeqCst);
         Self { store: Arc::clone(store), front: Some(front) }
     }
@@ -55,7 +66,8 @@ impl Drop for Holding {
             match giving.next(Moment::from_nanos(0), false, true) {
                 Next::HandOver(over) => {
                     let store = Arc::clone(&self.store);
-                    if let Err(mut returned) = over.deliver(|front| Holding::new(&store, front)) {
+                    if let Err(mut returned) = over.deliver(|_, front| Holding::new(&store, front))
+                    {
                         front = returned.front.take();
                     }
                 }
@@ -71,7 +83,8 @@ impl Drop for Holding {
 /// One acquire call. With `leave` it stops waiting after a few looks.
 fn acquire(queue: &Arc<Lines>, store: &Arc<Store>, leave: bool) -> Option<Holding> {
     let key = Key::new("k").unwrap();
-    let mut ticket = match queue.enter(&key, || 0) {
+    let waiter = Someone::default();
+    let mut ticket = match queue.enter(&key, &waiter) {
         Entered::Front(front) => {
             store.take();
             return Some(Holding::new(store, front));

@@ -2,42 +2,61 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::LazyLock;
 use std::task::{Context, Poll, Waker};
 
 use super::*;
 
-type Lines = Arc<Queue<u32, u32>>;
+type Lines = Arc<Queue<Someone>>;
 
-fn key() -> Key {
-    Key::new("k").unwrap()
+/// A waiter with a number.
+#[derive(Clone)]
+struct Someone(Arc<(u32, Seat<u32>)>);
+
+impl Waiter for Someone {
+    type Lock = u32;
+
+    fn seat(&self) -> &Seat<u32> {
+        &self.0.1
+    }
+}
+
+/// Waiters live as long as the tests do.
+fn someone(number: u32) -> &'static Someone {
+    Box::leak(Box::new(Someone(Arc::new((number, Seat::default())))))
+}
+
+fn key() -> &'static Key {
+    static KEY: LazyLock<Key> = LazyLock::new(|| Key::new("k").unwrap());
+    &KEY
 }
 
 fn now() -> Moment {
     Moment::from_nanos(1 << 40)
 }
 
-fn front(queue: &Lines) -> Front<u32, u32> {
-    match queue.enter(&key(), || 0) {
+fn front(queue: &Lines) -> Front<Someone> {
+    match queue.enter(key(), someone(0)) {
         Entered::Front(front) => front,
         Entered::Behind(_) => panic!("somebody is at the front"),
     }
 }
 
-fn behind(queue: &Lines, wish: u32) -> Ticket<u32, u32> {
-    match queue.enter(&key(), || wish) {
+fn behind(queue: &Lines, number: u32) -> Ticket<'_, Someone> {
+    match queue.enter(key(), someone(number)) {
         Entered::Behind(ticket) => ticket,
         Entered::Front(_) => panic!("nobody is at the front"),
     }
 }
 
-fn turn(ticket: &mut Ticket<u32, u32>) -> Option<Turn<u32, u32>> {
+fn turn(ticket: &mut Ticket<'_, Someone>) -> Option<Turn<Someone>> {
     match pin!(ticket).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(turn) => Some(turn),
         Poll::Pending => None,
     }
 }
 
-fn hand_over(next: Next<u32, u32>) -> HandOver<u32, u32> {
+fn hand_over(next: Next<Someone>) -> HandOver<Someone> {
     match next {
         Next::HandOver(over) => over,
         Next::Release(_) | Next::Yield(_) => panic!("nobody to hand over to"),
@@ -67,8 +86,8 @@ fn a_lock_is_handed_to_the_first_who_is_still_there() {
     let (left, mut stays) = (behind(&queue, 1), behind(&queue, 2));
     drop(left);
     let over = hand_over(first.next(now(), false, true));
-    assert_eq!(*over.wish(), 2);
-    over.deliver(|front| {
+    assert_eq!(over.waiter().0.0, 2);
+    over.deliver(|_, front| {
         // The new holder has the front now; the test lets go of it at once.
         drop(front);
         42
@@ -86,7 +105,7 @@ fn a_grant_for_someone_who_left_comes_back() {
     let over = hand_over(first.next(now(), false, true));
     drop(ticket);
     let mut kept = None;
-    let returned = over.deliver(|front| {
+    let returned = over.deliver(|_, front| {
         kept = Some(front);
         7
     });
@@ -99,9 +118,13 @@ fn a_grant_for_someone_who_left_comes_back() {
 fn a_hand_over_that_is_abandoned_puts_the_waiter_to_the_front() {
     let queue = Queue::new();
     let first = front(&queue);
-    let mut ticket = behind(&queue, 1);
+    let (mut ticket, mut next) = (behind(&queue, 1), behind(&queue, 2));
     drop(hand_over(first.next(now(), false, true)));
-    assert!(matches!(turn(&mut ticket), Some(Turn::Contend(_, Why::Uncertain))));
+    let called = turn(&mut ticket);
+    assert!(matches!(called, Some(Turn::Contend(_, Why::Uncertain))));
+    assert!(turn(&mut next).is_none(), "two at the front");
+    drop(called);
+    assert!(matches!(turn(&mut next), Some(Turn::Contend(_, Why::Vacant))));
 }
 
 #[test]
@@ -124,7 +147,7 @@ fn other_processes_get_their_chance_after_a_streak() {
         match holder.next(now(), true, true) {
             Next::HandOver(over) => {
                 let mut kept = None;
-                over.deliver(|front| {
+                over.deliver(|_, front| {
                     kept = Some(front);
                     0
                 })
@@ -158,7 +181,7 @@ fn a_streak_also_ends_by_time_and_never_if_nobody_else_waits() {
     let _tickets: Vec<_> = (0..3).map(|n| behind(&queue, n)).collect();
     let mut kept = None;
     hand_over(first.next(now(), true, true))
-        .deliver(|front| kept.insert(front).armed.into())
+        .deliver(|_, front| kept.insert(front).armed.into())
         .unwrap();
     assert!(matches!(kept.unwrap().next(later, true, true), Next::Yield(_)));
 
@@ -168,7 +191,7 @@ fn a_streak_also_ends_by_time_and_never_if_nobody_else_waits() {
     for ticket in &mut tickets {
         let mut kept = None;
         hand_over(holder.next(later, false, true))
-            .deliver(|front| kept.insert(front).armed.into())
+            .deliver(|_, front| kept.insert(front).armed.into())
             .unwrap();
         turn(ticket);
         holder = kept.unwrap();

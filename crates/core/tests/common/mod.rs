@@ -56,6 +56,8 @@ pub struct Scripted {
     /// Takes several keys in one step, and says that it serves waiters in order.
     pub line: AtomicBool,
     pub calls: [AtomicU32; 4],
+    /// How many requests were done after they had been given up.
+    pub stragglers: Arc<AtomicU32>,
     /// Released by its holder in the very moment in which somebody subscribes.
     pub release_at_subscribe: Mutex<Option<(Key, Secret)>>,
 }
@@ -70,6 +72,7 @@ impl Scripted {
             transfer: AtomicBool::new(true),
             line: AtomicBool::new(false),
             calls: Default::default(),
+            stragglers: Arc::default(),
             release_at_subscribe: Mutex::default(),
         })
     }
@@ -118,6 +121,7 @@ impl Scripted {
         call: impl FnOnce(Arc<MemoryStore>) -> Reply<T> + Send + 'static,
     ) -> Reply<T> {
         let (fault, inner) = (self.fault(step), Arc::clone(&self.inner));
+        let stragglers = Arc::clone(&self.stragglers);
         let lost = || Err(LockError::ambiguous("the answer was lost"));
         Box::pin(async move {
             tokio::task::yield_now().await;
@@ -129,6 +133,7 @@ impl Scripted {
                     tokio::spawn(async move {
                         tokio::time::sleep(delay).await;
                         drop(call(inner).await);
+                        stragglers.fetch_add(1, Ordering::SeqCst);
                     });
                     return lost();
                 }
