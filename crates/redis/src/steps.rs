@@ -65,9 +65,9 @@ impl RedisStore {
     ) -> Result<Attempt, LockError> {
         let place = self.names.place(&request.key)?;
         let queues = self.queues(&request);
-        let queued = queues && self.ears.may_be_queued(&place.lock);
+        let again = queues && self.ears.may_be_queued(&place.lock);
         let attempt = match &self.together {
-            Some(together) if !queued => {
+            Some(together) if !again => {
                 together.acquire(Arc::clone(self), place.clone(), request).await?
             }
             _ => self.attempt_at(&place, &request).await?,
