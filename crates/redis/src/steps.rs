@@ -64,16 +64,14 @@ impl RedisStore {
         request: AcquireRequest,
     ) -> Result<Attempt, LockError> {
         let place = self.names.place(&request.key)?;
-        let queues = self.queues(&request);
-        let again = queues && self.ears.may_be_queued(&place.lock);
+        let queue = self.queues(&request).then(|| place.lock.clone());
+        let again = queue.as_ref().is_some_and(|lock| self.ears.may_be_queued(lock));
         let attempt = match &self.together {
-            Some(together) if !again => {
-                together.acquire(Arc::clone(self), place.clone(), request).await?
-            }
+            Some(together) if !again => together.acquire(Arc::clone(self), place, request).await?,
             _ => self.attempt_at(&place, &request).await?,
         };
-        if queues && matches!(attempt, Attempt::Busy(_)) {
-            self.ears.queued(&place.lock);
+        if let (Attempt::Busy(_), Some(lock)) = (&attempt, &queue) {
+            self.ears.queued(lock);
         }
         Ok(attempt)
     }

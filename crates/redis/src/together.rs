@@ -16,7 +16,7 @@ use crate::steps::{granted, millis, refused};
 use crate::store::RedisStore;
 
 /// Scripts on their way at once. Fewer would make a few callers wait for each other, more would leave less to gather.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 8;
 
 /// Callers in one script: the server does nothing else meanwhile.
 const MOST: usize = 32;

@@ -182,7 +182,7 @@ async fn nonsense_is_an_error_and_never_a_grant() {
             let looked = Arc::clone(&store).lookup(key.clone()).await;
             let mut errors = vec![granted.err(), extended.err(), released.err(), looked.err()];
             // The same for many at once, whose steps go out together.
-            let crowd: Vec<_> = (0..12)
+            let crowd: Vec<_> = (0..24)
                 .map(|n| {
                     let (store, key, me) =
                         (Arc::clone(&store), self::key(&format!("k{n}")), me.clone());
