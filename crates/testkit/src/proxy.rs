@@ -211,7 +211,8 @@ async fn accept(listener: TcpListener, shared: std::sync::Weak<Shared>) {
         }
         shared.counters.connections.fetch_add(1, Ordering::SeqCst);
         let server = *shared.server.lock().unwrap_or_else(PoisonError::into_inner);
-        tokio::spawn(carry(client, server, faults, Arc::clone(&shared.counters)));
+        let born = faults.borrow().cuts;
+        tokio::spawn(carry(client, server, faults, born, Arc::clone(&shared.counters)));
     }
 }
 
@@ -219,17 +220,17 @@ async fn carry(
     client: TcpStream,
     server: SocketAddr,
     faults: watch::Receiver<Faults>,
+    born: u64,
     counters: Arc<Counters>,
 ) {
     // Nagle's delay would blur what the faults do.
     let Ok(server) = TcpStream::connect(server).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
-    let born = faults.borrow().cuts;
     let mut end = faults.clone();
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let requests = Direction { from: from_client, to: to_server, faults: faults.clone() };
-    let replies = Direction { from: from_server, to: to_client, faults };
+    let requests = Direction { from: from_client, to: to_server, faults: faults.clone(), born };
+    let replies = Direction { from: from_server, to: to_client, faults, born };
     tokio::select! {
         // Half-closed connections stay half open, as in life; both directions done is the end.
         _ = async {
@@ -251,6 +252,8 @@ struct Direction {
     from: OwnedReadHalf,
     to: OwnedWriteHalf,
     faults: watch::Receiver<Faults>,
+    /// The number of cuts when the connection was accepted.
+    born: u64,
 }
 
 impl Direction {
@@ -266,11 +269,20 @@ impl Direction {
     }
 
     async fn forward(&mut self, bytes: &[u8], flow: &impl Fn(&Faults) -> Flow) -> io::Result<()> {
-        let now = |faults: &watch::Receiver<Faults>| flow(&faults.borrow());
-        if now(&self.faults) == Flow::Hold {
-            let _ = self.faults.wait_for(|faults| flow(faults) != Flow::Hold).await;
+        // A cut is looked for together with the flow: bytes held back must not slip out when a cut is followed by
+        // a healing before this connection was polled again.
+        let faults = {
+            let born = self.born;
+            let moving = |faults: &Faults| faults.cuts != born || flow(faults) != Flow::Hold;
+            match self.faults.wait_for(moving).await {
+                Ok(faults) => *faults,
+                Err(_) => return Err(io::ErrorKind::NotConnected.into()),
+            }
+        };
+        if faults.cuts != self.born {
+            return Err(io::ErrorKind::ConnectionAborted.into());
         }
-        match now(&self.faults) {
+        match flow(&faults) {
             Flow::Drop => return Ok(()),
             Flow::Delay(delay) => tokio::time::sleep(delay).await,
             Flow::Trickle => {

@@ -93,3 +93,25 @@ async fn connections_are_cut_refused_and_led_elsewhere() {
     let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
     assert_eq!(ask(&mut stream, 7).await.unwrap(), [7, b'b']);
 }
+
+/// Several threads, because the race this is about is between the caller of `cut` and the task that carries bytes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn held_bytes_are_lost_in_a_cut_even_if_all_heals_at_once() {
+    let proxy = Proxy::to(server(b'a').await).await.unwrap();
+    for round in 0..200_u32 {
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        assert_eq!(ask(&mut stream, 1).await.unwrap(), [1, b'a']);
+        proxy.replies(Flow::Hold);
+        let before = proxy.traffic().received;
+        stream.write_all(&[2]).await.unwrap();
+        let answered = async {
+            while proxy.traffic().received == before {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), answered).await.expect("the server answers");
+        proxy.cut();
+        proxy.heal();
+        assert!(stream.read_u8().await.is_err(), "an answer came through a cut in round {round}");
+    }
+}
