@@ -192,7 +192,7 @@ impl<E: Errand> Gather<E> {
                 Err(LockError::ambiguous(format!("the store did not answer within {patience:?}")))
             }
             _ => Err(LockError::unavailable(format!(
-                "requests before this one were not answered within {patience:?}"
+                "requests before this one were not answered within {patience:?}; this one was not sent: check the store, then try again"
             ))),
         }
     }

@@ -114,6 +114,11 @@ on_redis! {
         };
         next().await;
         admin(server, "FLUSHALL").await;
+        next().await;
+        // A counter that somebody set back, or that was kept by a plain INCR: the clock goes on.
+        admin(server, &format!("SET {COUNTER} 5")).await;
+        next().await;
+        admin(server, &format!("SET {COUNTER} 5")).await;
         let before = next().await;
         // The counter is ahead of the clock: as after a step back of an hour.
         let ahead = before.get() + 3_600_000_000;
@@ -121,6 +126,19 @@ on_redis! {
         assert_eq!(next().await, Fence::new(ahead + 1));
         assert_eq!(next().await, Fence::new(ahead + 2));
         busy_attempts_do_not_lower(server, &store).await;
+    }
+}
+
+on_redis! {
+    async fn a_hand_over_mints_by_the_clock_if_the_counter_was_set_back(server: &Redis) {
+        let store = connect(&server.url()).await;
+        let me = secret();
+        let lease = granted(&store, &key("k"), &me).await;
+        admin(server, &format!("SET {COUNTER} 5")).await;
+        let to = AcquireRequest::new(key("k"), secret(), LONG);
+        let handed = Arc::clone(&store).transfer(TransferRequest::new(me, to)).await.unwrap();
+        let Transfer::Transferred(handed) = handed else { panic!("{handed:?}") };
+        assert!(handed.fence > lease.fence, "{} after {}", handed.fence, lease.fence);
     }
 }
 

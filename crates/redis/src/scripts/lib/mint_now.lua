@@ -6,6 +6,6 @@ local function mint(counter, now)
   end
   local last = redis.call('SET', counter, decimal(now), 'GET')
   if not last or string.find(last, '^%d+$') and tonumber(last) < now then return decimal(now) end
-  local fence, refusal = mint_after(last, counter, 1)
+  local fence, refusal = mint_after(last, counter, 1, now)
   return fence and decimal(fence), refusal
 end

@@ -5,7 +5,7 @@
 -- Returns G or B, id, and the fields that `take.lua` tells of
 local fence = clock
 if not settled then
-  local minted, refusal = mint_after(last, KEYS[2], 1)
+  local minted, refusal = mint_after(last, KEYS[2], 1, tonumber(clock))
   if not minted then return refusal end
   fence, held = decimal(minted), {}
 end

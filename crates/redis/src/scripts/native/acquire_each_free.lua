@@ -7,7 +7,7 @@ local first = tonumber(clock)
 local last = redis.call('SET', KEYS[1], decimal(first + count - 1), 'GET')
 if last and not (#last == #clock and last < clock) then
   local refusal
-  first, refusal = mint_after(last, KEYS[1], count)
+  first, refusal = mint_after(last, KEYS[1], count, first)
   if not first then return refusal end
 end
 -- Whether others wait, for all at once: they nearly never do.

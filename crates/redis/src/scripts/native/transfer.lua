@@ -7,7 +7,7 @@ if not last then
   read(KEYS[1])
   return 'N\n' .. ARGV[1]
 end
-local minted, refusal = mint_after(last, KEYS[2], 1)
+local minted, refusal = mint_after(last, KEYS[2], 1, tonumber(clock))
 if not minted then return refusal end
 local fence, mark = decimal(minted), string.byte(held, -1) == 10 and '\n' or ''
 redis.call('SET', KEYS[1], ARGV[3] .. fence .. ' ' .. clock .. ' ' .. ARGV[5] .. mark, 'PX', ARGV[4])
