@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use holdtight::StoreUrl;
+use holdtight::{MAX_TTL, StoreUrl};
 
 use crate::duration;
 use crate::exit::Failure;
@@ -125,8 +125,17 @@ impl Settings {
     }
 
     /// The lease, if a flag or a setting says it.
-    pub(crate) fn ttl(&self, flag: Option<Duration>) -> Option<Duration> {
-        flag.or(self.ttl.as_ref().map(|ttl| ttl.value))
+    ///
+    /// # Errors
+    /// If no store grants such a lease.
+    pub(crate) fn ttl(&self, flag: Option<Duration>) -> Result<Option<Duration>, Failure> {
+        let ttl = flag.or(self.ttl.as_ref().map(|ttl| ttl.value));
+        if ttl.is_some_and(|ttl| ttl > MAX_TTL) {
+            return Err(Failure::usage(
+                "the TTL of a lock (--ttl) can be at most 24h; renew it with `extend`, or let `run` do so",
+            ));
+        }
+        Ok(ttl)
     }
 
     /// How long to wait, if a flag or a setting says it.

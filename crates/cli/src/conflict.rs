@@ -68,13 +68,16 @@ impl Conflict {
             return text;
         };
         let _ = write!(text, ". Lock info:\n{facts}");
-        if let Some(fence) = facts.fence {
-            let _ = write!(
+        text.push_str("If its holder is surely gone: ");
+        let _ = match facts.fence {
+            Some(fence) => {
+                write!(text, "holdtight force-release --fence {fence} {}", shell_word(&self.key))
+            }
+            None => write!(
                 text,
-                "If its holder is surely gone: holdtight force-release --fence {fence} {}",
-                shell_word(&self.key),
-            );
-        }
+                "another program took it, so remove its record from the store by that program's means"
+            ),
+        };
         text
     }
 }
@@ -120,6 +123,18 @@ mod tests {
         assert!(text.starts_with("\"nightly job\" is busy; gave up after 5.1 s. Lock info:\n"));
         assert!(text.contains("  Host:    web-1\n  PID:     42\n"), "{text}");
         assert!(text.ends_with("holdtight force-release --fence 7 'nightly job'"), "{text}");
+    }
+
+    #[test]
+    fn of_a_lock_that_another_program_took_the_way_out_is_told_too() {
+        let key = Key::new("theirs").unwrap();
+        let error = LockError::new(ErrorKind::Timeout, "")
+            .with_key(&key)
+            .with_holder(Some(Holder::of(key.clone())))
+            .with_attempts(1, Duration::ZERO);
+        let text = Conflict::of(&error, 75).text();
+        assert!(text.contains("never") && text.contains("another program took it"), "{text}");
+        assert!(!text.contains("force-release"), "it needs a fence: {text}");
     }
 
     #[test]

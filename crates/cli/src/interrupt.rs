@@ -1,5 +1,6 @@
 //! What Ctrl-C does while a command waits: the wait is given up, nothing is left behind in the store, and then this
-//! process dies of the signal, so that a shell that runs us in a loop ends the loop too.
+//! process dies of the signal, so that a shell that runs us in a loop ends the loop too. A command that fails leaves
+//! nothing behind either.
 
 use std::future::Future;
 use std::time::Duration;
@@ -27,7 +28,13 @@ where
     };
     let ended = signals.or_else(work(&lock)).await;
     match ended {
-        Ok(done) => done,
+        Ok(done) => {
+            if done.is_err() {
+                // What was wanted in the store is still being withdrawn: a waiter in line there would be served.
+                let _ = lock.shutdown_within(WITHDRAWAL).await;
+            }
+            done
+        }
         Err(signal) => {
             // The work was dropped: what it had or wanted in the store is on its way back.
             let _ = lock.shutdown_within(WITHDRAWAL).await;

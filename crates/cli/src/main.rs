@@ -14,6 +14,7 @@ mod output;
 mod run;
 mod store;
 mod token;
+mod waiting;
 
 use std::process::ExitCode;
 

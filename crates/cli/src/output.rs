@@ -37,6 +37,24 @@ pub(crate) fn complain(message: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "holdtight: {message}");
 }
 
+/// Says something that is no failure on standard error: a sentence, or one line of JSON with `kind` as its name.
+pub(crate) fn note(json: bool, kind: &str, message: impl fmt::Display) {
+    if json {
+        complain_json(&serde_json::json!({ kind: message.to_string() }));
+    } else {
+        complain(message);
+    }
+}
+
+/// Warns of something on standard error.
+pub(crate) fn warn(json: bool, message: impl fmt::Display) {
+    if json {
+        note(json, "warning", message);
+    } else {
+        complain(format_args!("warning: {message}"));
+    }
+}
+
 /// Says something on standard error as one line of JSON.
 pub(crate) fn complain_json(value: &impl Serialize) {
     if let Ok(text) = serde_json::to_string(value) {

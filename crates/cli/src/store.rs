@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use holdtight::{Builder, ByUrl, DistributedLock};
+use holdtight::{Builder, ByUrl, DistributedLock, Key, KeyForm};
 
 use crate::config::{Origin, Setting, Settings};
 use crate::exit::Failure;
@@ -12,30 +12,37 @@ use crate::output;
 const EMULATOR: &str = "FIRESTORE_EMULATOR_HOST";
 
 /// Warns if locks go elsewhere than the URL says, because of a variable that people forget.
-pub(crate) fn warn_of_emulator(settings: &Settings) {
+pub(crate) fn warn_of_emulator(settings: &Settings, json: bool) {
     let url = &settings.store.value;
     let led = std::env::var(EMULATOR).is_ok_and(|address| !address.is_empty());
     if led && url.scheme() == "firestore" && !url.expose().contains("emulator=") {
-        output::complain(format_args!(
-            "warning: {EMULATOR} is set: locks are kept in an emulator, not in Firestore"
-        ));
+        output::warn(
+            json,
+            format_args!("{EMULATOR} is set: locks are kept in an emulator, not in Firestore"),
+        );
     }
 }
 
 /// Warns if the store's URL has a password where others can read it.
-pub(crate) fn warn_if_exposed(settings: &Settings) {
+pub(crate) fn warn_if_exposed(settings: &Settings, json: bool) {
     let Setting { value, origin } = &settings.store;
     if !value.has_secret() {
         return;
     }
     match origin {
-        Origin::Flag => output::complain(
-            "warning: the password in --store can be read by everybody on this machine; put the URL into HOLDTIGHT_STORE",
+        Origin::Flag => output::warn(
+            json,
+            "the password in --store can be read by everybody on this machine; put the URL into HOLDTIGHT_STORE",
         ),
-        Origin::File(path) if is_readable_by_others(path) => output::complain(format_args!(
-            "warning: the password in {0} can be read by everybody on this machine; chmod o-r {0}",
-            path.display()
-        )),
+        Origin::File(path) if is_readable_by_others(path) => {
+            let path = path.display();
+            output::warn(
+                json,
+                format_args!(
+                    "the password in {path} can be read by everybody on this machine; chmod o-r {path}"
+                ),
+            );
+        }
         _ => {}
     }
 }
@@ -49,6 +56,15 @@ fn is_readable_by_others(path: &Path) -> bool {
 #[cfg(not(unix))]
 fn is_readable_by_others(_: &Path) -> bool {
     false
+}
+
+/// Refuses keys that no store takes, before anything is asked of the chosen one.
+pub(crate) fn check_keys<'a>(keys: impl IntoIterator<Item = &'a String>) -> Result<(), Failure> {
+    for key in keys {
+        // Which form the store has is not known yet: it is refused if it is wrong in both.
+        Key::new(key).or_else(|error| Key::with_form(key, KeyForm::Verbatim).map_err(|_| error))?;
+    }
+    Ok(())
 }
 
 /// Starts to build locks on the chosen store.

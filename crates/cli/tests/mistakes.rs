@@ -122,6 +122,20 @@ fn a_bad_key_is_bad_data() {
 }
 
 #[test]
+fn a_mistake_is_told_before_the_store_is_asked() {
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let home = Home::new().with("HOLDTIGHT_STORE", format!("redis://127.0.0.1:{port}"));
+    for command in ["acquire", "status", "wait"] {
+        home.call_with([command, "two\nlines"]).refused(65, &["U+000A"]);
+    }
+    home.call_with(["run", "two\nlines", "true"]).refused(65, &["U+000A"]);
+    for command in ["acquire --ttl 48h k", "run --ttl 48h k true"] {
+        home.call(command).refused(64, &["24h"]);
+    }
+}
+
+#[test]
 fn a_bad_duration_says_how_to_write_one() {
     let home = Home::new();
     for bad in ["5x", "-5s", "soon", "1h30", ""] {

@@ -68,6 +68,12 @@ async fn doctor_reads_the_settings_of_the_server() {
     server.sql("SELECT pg_reload_conf()").unwrap();
     support::eventually("the setting is read", || server.sql("SHOW fsync").as_deref() == Ok("off"));
     home.call("status k").refused(64, &["fsync", "durability=any"]);
+    let told = home.call("doctor");
+    assert_eq!(told.code, 1, "{}", told.err);
+    assert!(told.out.contains("unsafe   durability: fsync is off"), "{}", told.out);
+    assert!(told.out.contains("fix: set fsync = on"), "{}", told.out);
+    let told = home.call("--json doctor");
+    assert_eq!((told.code, &told.json()["level"]), (1, &"unsafe".into()));
     let accepting = home.with("HOLDTIGHT_STORE", "postgres://127.0.0.1/postgres?durability=any");
     let told = accepting.call("doctor");
     assert!(told.out.contains("unsafe   durability: fsync is off"), "{}{}", told.out, told.err);

@@ -52,8 +52,9 @@ fn a_shell_inside_has_job_control_of_its_own() {
     let mut terminal = Terminal::new(&bench);
     terminal.enter("$H run k -- env PS1='inner> ' bash --norc --noprofile -i");
     terminal.expect("inner> ");
-    terminal.enter("sleep 60");
-    std::thread::sleep(Duration::from_millis(200));
+    // What it prints is not what was typed, so the job runs when it is seen.
+    terminal.enter("sh -c 'echo go$((1 + 1)); exec sleep 60'");
+    terminal.expect("go2");
     terminal.press(CTRL_Z);
     terminal.expect("Stopped");
     terminal.expect("inner> ");

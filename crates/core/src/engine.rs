@@ -17,6 +17,7 @@ use crate::keeper::Keeper;
 use crate::key::Key;
 use crate::queue::Queue;
 use crate::reaper::Reaper;
+use crate::runtimes::Runtimes;
 use crate::spec::{Spec, Wish};
 
 /// One store and everything that this process does with it.
@@ -52,6 +53,7 @@ pub(crate) struct Parts {
 impl Engine {
     pub(crate) fn new(parts: Parts) -> Arc<Self> {
         let store = parts.backend.capabilities();
+        let runtimes = Runtimes::new();
         let events = Arc::new(parts.events.of(store.name));
         Arc::new(Self {
             store,
@@ -59,9 +61,10 @@ impl Engine {
                 Arc::clone(&parts.backend),
                 Arc::clone(&parts.clock),
                 Arc::clone(&events),
+                Arc::clone(&runtimes),
                 parts.step_timeout,
             ),
-            reaper: Reaper::new(),
+            reaper: Reaper::new(runtimes),
             queue: Queue::new(),
             courtesy: Courtesy::default(),
             backend: parts.backend,

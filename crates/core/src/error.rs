@@ -6,6 +6,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+use crate::backend::Guarantees;
 use crate::info::Holder;
 use crate::key::Key;
 
@@ -91,6 +92,7 @@ struct Inner {
     attempts: Option<u32>,
     elapsed: Option<Duration>,
     holder: Option<Holder>,
+    guarantees: Option<Guarantees>,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
 
@@ -115,6 +117,7 @@ impl LockError {
             attempts: None,
             elapsed: None,
             holder: None,
+            guarantees: None,
             source: None,
         }))
     }
@@ -165,6 +168,12 @@ impl LockError {
         self
     }
 
+    /// Adds all that was found out about a store that is refused because of it.
+    pub fn with_guarantees(mut self, guarantees: Guarantees) -> Self {
+        self.0.guarantees = Some(guarantees);
+        self
+    }
+
     /// Adds the error underneath.
     pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
@@ -196,6 +205,11 @@ impl LockError {
         self.0.holder.as_ref()
     }
 
+    /// What was found out about the store, if it was refused because of it: `doctor` prints this.
+    pub fn guarantees(&self) -> Option<&Guarantees> {
+        self.0.guarantees.as_ref()
+    }
+
     /// What happened, without saying to which lock: for those who may not know keys. Sources may name keys too.
     pub(crate) fn without_key(&self) -> Self {
         let mut bare = Self::new(self.0.kind, self.0.message.clone());
@@ -214,6 +228,7 @@ impl LockError {
             attempts: self.0.attempts,
             elapsed: self.0.elapsed,
             holder: self.0.holder.clone(),
+            guarantees: self.0.guarantees.clone(),
             source: self.0.source.as_ref().map(|source| source.to_string().into()),
         }))
     }

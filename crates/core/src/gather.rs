@@ -6,7 +6,6 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -135,20 +134,31 @@ pub struct Gather<E: Errand> {
 
 struct Lane<E: Errand> {
     under_way: usize,
+    /// How many requests have come to their end: callers in line see by it whether there is any progress.
+    ended: u64,
+    tickets: u64,
     waiting: VecDeque<Waiting<E>>,
 }
 
 struct Waiting<E: Errand> {
+    /// By which its caller finds it, as long as it has not left.
+    ticket: u64,
     request: E::Request,
-    /// Set before the request leaves: from then on a caller that gives up does not know the outcome.
-    left: Arc<AtomicBool>,
     answer: oneshot::Sender<Result<E::Answer, LockError>>,
 }
 
 /// How a request goes on.
 enum Entry<E: Errand> {
     Alone(E::Request, Turn<E>),
-    Waits(Arc<AtomicBool>, oneshot::Receiver<Result<E::Answer, LockError>>),
+    Waits(InLine<E::Answer>),
+}
+
+/// A caller whose request waits for company.
+struct InLine<A> {
+    ticket: u64,
+    answer: oneshot::Receiver<Result<A, LockError>>,
+    /// The count of ended requests when it came.
+    ended: u64,
 }
 
 /// The right to have a request on its way. Whoever ends theirs sends what has gathered meanwhile.
@@ -160,7 +170,8 @@ struct Turn<E: Errand> {
 impl<E: Errand> Gather<E> {
     /// For requests on lanes that are numbered from zero.
     pub fn new(errand: E, crowding: Crowding) -> Arc<Self> {
-        let lane = || Mutex::new(Lane { under_way: 0, waiting: VecDeque::new() });
+        let lane =
+            || Mutex::new(Lane { under_way: 0, ended: 0, tickets: 0, waiting: VecDeque::new() });
         let lanes = (0..crowding.lanes).map(|_| lane()).collect();
         Arc::new(Self { errand, lanes, crowding })
     }
@@ -181,27 +192,38 @@ impl<E: Errand> Gather<E> {
         lane: usize,
         request: E::Request,
     ) -> Result<E::Answer, LockError> {
-        let (left, answer) = match self.enter(lane, request) {
+        let mut line = match self.enter(lane, request) {
             Entry::Alone(request, _turn) => return self.errand.one(&request).await,
-            Entry::Waits(left, answer) => (left, answer),
+            Entry::Waits(line) => line,
         };
-        let patience = self.crowding.timeout;
-        match timeout_at(Instant::now() + patience, answer).await {
-            Ok(Ok(answer)) => answer,
-            _ if self.has_left(lane, &left) => {
-                Err(LockError::ambiguous(format!("the store did not answer within {patience:?}")))
+        let (start, patience) = (Instant::now(), self.crowding.timeout);
+        let mut answer = timeout_at(start + patience / 2, &mut line.answer).await;
+        if answer.is_err() {
+            // Whoever has the turns may have stopped to drive them: a future that nobody polls ends nothing.
+            if let Some(request) = self.take_back(lane, line.ticket, Some(line.ended)) {
+                let alone = timeout_at(start + patience, self.errand.one(&request)).await;
+                return alone.unwrap_or_else(|_| Err(unanswered(patience)));
             }
+            answer = timeout_at(start + patience, &mut line.answer).await;
+        }
+        match answer {
+            Ok(Ok(answer)) => answer,
+            _ if self.take_back(lane, line.ticket, None).is_none() => Err(unanswered(patience)),
             _ => Err(LockError::unavailable(format!(
                 "requests before this one were not answered within {patience:?}; this one was not sent: check the store, then try again"
             ))),
         }
     }
 
-    /// Whether a request whose caller listens no more has been sent. Asked under the lock under which requests leave:
-    /// what is still there then never will.
-    fn has_left(&self, lane: usize, left: &AtomicBool) -> bool {
-        let _nobody_leaves = self.lane(lane);
-        left.load(Ordering::Relaxed)
+    /// The request of a caller in line, which then will not be sent; `None` if it has been. Under the lock under which
+    /// requests leave: it is one or the other. With `ended`, only if nothing has come to its end since that count.
+    fn take_back(&self, lane: usize, ticket: u64, ended: Option<u64>) -> Option<E::Request> {
+        let mut lane = self.lane(lane);
+        if ended.is_some_and(|ended| ended != lane.ended) {
+            return None;
+        }
+        let at = lane.waiting.iter().position(|waiting| waiting.ticket == ticket)?;
+        lane.waiting.remove(at).map(|waiting| waiting.request)
     }
 
     fn enter(self: &Arc<Self>, lane: usize, request: E::Request) -> Entry<E> {
@@ -211,9 +233,10 @@ impl<E: Errand> Gather<E> {
             return Entry::Alone(request, Turn { gather: Arc::clone(self), lane });
         }
         let (sender, answer) = oneshot::channel();
-        let left = Arc::new(AtomicBool::new(false));
-        busy.waiting.push_back(Waiting { request, left: Arc::clone(&left), answer: sender });
-        Entry::Waits(left, answer)
+        busy.tickets += 1;
+        let (ticket, ended) = (busy.tickets, busy.ended);
+        busy.waiting.push_back(Waiting { ticket, request, answer: sender });
+        Entry::Waits(InLine { ticket, answer, ended })
     }
 
     /// Takes the first out of those who wait, and who can go with it.
@@ -281,14 +304,12 @@ impl<E: Errand> Drop for Turn<E> {
     fn drop(&mut self) {
         let batch: Vec<Waiting<E>> = {
             let mut lane = self.gather.lane(self.lane);
+            lane.ended += 1;
             // Whoever has gone away meanwhile wants nothing any more, and nothing was sent for them.
             lane.waiting.retain(|waiting| !waiting.answer.is_closed());
             let batch = self.gather.alike(&mut lane.waiting);
             if batch.is_empty() {
                 lane.under_way -= 1;
-            }
-            for waiting in &batch {
-                waiting.left.store(true, Ordering::Relaxed);
             }
             batch
         };
@@ -300,6 +321,10 @@ impl<E: Errand> Drop for Turn<E> {
             runtime.spawn(async move { turn.gather.send(batch).await });
         }
     }
+}
+
+fn unanswered(patience: Duration) -> LockError {
+    LockError::ambiguous(format!("the store did not answer within {patience:?}"))
 }
 
 /// Drives all of them at once, in this task.
@@ -400,6 +425,26 @@ mod tests {
         assert_eq!(*sent, [vec![1], vec![2, 3, 4, 5, 6], vec![100, 101], vec![7]]);
     }
 
+    /// The first caller keeps its future and does not poll it: it has the only turn, and never ends.
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_whose_future_is_not_polled_does_not_stop_the_others() {
+        let gather = gather(Duration::from_secs(60));
+        let mut forgotten = Box::pin(gather.ask(0, 1));
+        std::future::poll_fn(|cx| {
+            assert!(forgotten.as_mut().poll(cx).is_pending());
+            std::task::Poll::Ready(())
+        })
+        .await;
+        let calls = asked(&gather, 2..4).await;
+        // The first of them is for whoever was forgotten.
+        gather.errand.permits.add_permits(3);
+        for call in calls {
+            call.await.unwrap().unwrap();
+        }
+        assert_eq!(*gather.errand.sent.lock().unwrap(), [vec![1], vec![2], vec![3]]);
+        assert_eq!(forgotten.await.unwrap(), 10);
+    }
+
     #[tokio::test]
     async fn one_that_fails_does_not_fail_the_others() {
         let gather = gather(Duration::from_secs(60));
@@ -427,17 +472,24 @@ mod tests {
         assert_eq!(gather.lane(0).under_way, 0);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_request_that_never_left_is_known_not_to_be_done_and_one_that_did_is_unknown() {
-        let gather = gather(Duration::from_millis(30));
-        let calls = asked(&gather, 1..3).await;
-        let mut calls = calls.into_iter();
-        let first = calls.next().unwrap();
-        let waiting = calls.next().unwrap().await.unwrap().unwrap_err();
-        assert_eq!(waiting.kind(), ErrorKind::Unavailable);
-        let later = asked(&gather, 3..4).await.pop().unwrap();
+        let gather = gather(Duration::from_secs(60));
+        let mut calls = asked(&gather, [1, 100, 2]).await.into_iter();
+        let mut next = || calls.next().unwrap();
+        let (first, left, waiting) = (next(), next(), next());
+        let kind = async |call: tokio::task::JoinHandle<Result<u32, LockError>>| {
+            call.await.unwrap().unwrap_err().kind()
+        };
         gather.errand.permits.add_permits(1);
         assert_eq!(first.await.unwrap().unwrap(), 10);
-        assert_eq!(later.await.unwrap().unwrap_err().kind(), ErrorKind::Ambiguous);
+        // That was progress, so the last one goes on waiting for a turn, which does not come.
+        assert_eq!(kind(left).await, ErrorKind::Ambiguous);
+        assert_eq!(kind(waiting).await, ErrorKind::Unavailable);
+        assert_eq!(*gather.errand.sent.lock().unwrap(), [[1], [100]]);
+        // Nothing has ended since this one came: it leaves alone after a while.
+        let alone = asked(&gather, 3..4).await.pop().unwrap();
+        assert_eq!(kind(alone).await, ErrorKind::Ambiguous);
+        assert_eq!(gather.errand.sent.lock().unwrap().last(), Some(&vec![3]));
     }
 }

@@ -99,6 +99,8 @@ pub(crate) struct Grant {
     crowd: AtomicU8,
     /// A request under its secret was given up and may still arrive at the store.
     straggling: AtomicBool,
+    /// Whether its holder knows of it: one to whom it was handed over has to come for it first.
+    taken: AtomicBool,
     ended: Notify,
     front: Mutex<Option<LockFront>>,
     /// Where the keeper finds it; set once, right after it was made.
@@ -120,6 +122,7 @@ impl Grant {
             state: AtomicU8::new(HELD),
             crowd: AtomicU8::new(crowd(lease.contended)),
             straggling: AtomicBool::new(false),
+            taken: AtomicBool::new(true),
             ended: Notify::new(),
             front: Mutex::new(front),
             kept: Place::default(),
@@ -161,6 +164,25 @@ impl Grant {
 
     pub(crate) fn expects_straggler(&self) -> bool {
         self.straggling.load(Ordering::Relaxed)
+    }
+
+    /// It lies ready for somebody who has not come for it yet.
+    pub(crate) fn lay_ready(&self) {
+        self.taken.store(false, Ordering::Relaxed);
+    }
+
+    /// Its holder has come for it.
+    pub(crate) fn take(&self) {
+        self.taken.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_taken(&self) -> bool {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Whether it lives on by its lease alone, for whoever has its token.
+    pub(crate) fn is_detached(&self) -> bool {
+        self.state() == End::Detached as u8
     }
 
     /// Without the note whether it is watched.

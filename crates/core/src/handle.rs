@@ -108,15 +108,18 @@ impl LockHandle {
         Ok(token)
     }
 
-    /// Leaves the lock held for at least `duration` from now, and forgets it: a cooldown.
+    /// Leaves the lock held for at least `duration` from now, and forgets it: a cooldown. It is never shorter than the
+    /// shortest lease of the store.
     ///
     /// # Errors
-    /// As [`detach`](Self::detach), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) outside the store's limits.
+    /// As [`detach`](Self::detach), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) above the store's limit.
     ///
     /// # Cancel safety
     /// If the future is dropped, the lock is given back in the background.
     pub async fn keep_for(self, duration: Duration) -> Result<(), LockError> {
         let store = &self.held.engine.store;
+        // Too long a cooldown is better than none: refusing a short one would free the lock.
+        let duration = duration.max(store.min_ttl).max(lease::MIN_TTL);
         lease::check_ttl(duration, store.min_ttl, store.max_ttl)?;
         self.let_run(duration).await
     }

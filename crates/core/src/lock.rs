@@ -30,8 +30,11 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long `shutdown` waits for releases.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The lease of a turn in a shorter period: less would be lost by a hiccup.
+const SHORTEST_TURN: Duration = Duration::from_secs(1);
+
 /// The most locks that `list` returns.
-const LIST_LIMIT: usize = 10_000;
+pub const LIST_LIMIT: usize = 10_000;
 
 /// Locks in one store. Cheap to clone; all clones share one queue, one keeper and one connection.
 ///
@@ -197,7 +200,10 @@ impl DistributedLock {
         period: Duration,
     ) -> Result<Option<Turn>, LockError> {
         crate::period::check(&self.engine, period)?;
-        let handle = self.try_acquire(key).await?;
+        // A longer lease than the period would make the period as long as the lease.
+        let ttl = self.engine.defaults.ttl.min(period.max(SHORTEST_TURN));
+        let ttl = ttl.max(self.engine.store.min_ttl);
+        let handle = self.try_acquire(key).ttl(ttl).await?;
         Ok(handle.map(|handle| Turn::new(self.clone(), handle, period)))
     }
 
@@ -243,12 +249,17 @@ impl DistributedLock {
         Ok(holder?.map(|holder| self.engine.info(holder)))
     }
 
-    /// The locks that are held now and begin with `prefix`, sorted by key, at most 10 000.
+    /// The locks that are held now and begin with `prefix`, sorted by key, at most [`LIST_LIMIT`].
     ///
     /// # Errors
+    /// [`InvalidKey`](crate::ErrorKind::InvalidKey) if no key can begin so,
     /// [`Unsupported`](crate::ErrorKind::Unsupported) where the store cannot list; what it reports otherwise.
     pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockInfo>, LockError> {
-        let prefix = format!("{}{}", self.engine.prefix, prefix.as_ref());
+        let prefix = match prefix.as_ref() {
+            "" => self.engine.prefix.clone(),
+            // In the form in which the store has its keys: two spellings of one text find the same locks.
+            text => self.engine.key(text)?.as_str().to_owned(),
+        };
         let held = self.step("list", None, self.backend().list(prefix, LIST_LIMIT)).await?;
         let mut infos: Vec<_> = held.into_iter().map(|holder| self.engine.info(holder)).collect();
         infos.sort_by(|a, b| a.key.cmp(&b.key));
@@ -426,7 +437,7 @@ impl DistributedLock {
         key: Option<&Key>,
         mut call: Reply<T>,
     ) -> Result<T, LockError> {
-        self.engine.reaper.adopt();
+        self.engine.reaper.adopt_here();
         let answer = within(self.engine.step_timeout, &mut call).await.unwrap_or_else(|| {
             Err(LockError::ambiguous("the store did not answer in time; check that it is up"))
         });
@@ -482,7 +493,11 @@ impl Builder {
         }
     }
 
-    /// Put before every key: locks with different prefixes do not know each other.
+    /// Put before every key: locks with different prefixes do not know each other. The two together may have
+    /// [`Key::MAX_BYTES`].
+    ///
+    /// A store may put a prefix of its own before this one (`holdtight:` on Redis). To share locks with other
+    /// programs, set that one, in the store's URL.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.parts.prefix = prefix.into();
         self

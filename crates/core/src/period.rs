@@ -53,7 +53,7 @@ impl Turn {
         let kept = if left.is_zero() {
             self.handle.release().await
         } else {
-            self.handle.keep_for(left.max(engine.store.min_ttl).max(lease::MIN_TTL)).await
+            self.handle.keep_for(left).await
         };
         if let Err(error) = &kept {
             tracing::warn!(%error, "the work was done, but its period may be cut short");

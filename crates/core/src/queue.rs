@@ -59,6 +59,8 @@ enum State<G> {
     Waiting(Option<Waker>),
     Called(Call<G>),
     Left,
+    /// It left when it had been called after a hand-over of unknown outcome, and never knew.
+    LeftInDoubt,
 }
 
 /// What a waiter is woken with.
@@ -248,7 +250,12 @@ impl<G> Default for Seat<G> {
 
 impl<G> Seat<G> {
     fn is_left(&self) -> bool {
-        matches!(*lock(&self.0), State::Left)
+        matches!(*lock(&self.0), State::Left | State::LeftInDoubt)
+    }
+
+    /// Whether its waiter left without knowing that its secret may own the lock.
+    pub(crate) fn is_left_in_doubt(&self) -> bool {
+        matches!(*lock(&self.0), State::LeftInDoubt)
     }
 
     /// Wakes the waiter with its call, or gives the call back if it has left.
@@ -264,7 +271,7 @@ impl<G> Seat<G> {
                 }
                 Ok(())
             }
-            State::Called(_) | State::Left => Err(call),
+            State::Called(_) | State::Left | State::LeftInDoubt => Err(call),
         }
     }
 }
@@ -382,7 +389,7 @@ impl<W: Waiter> Ticket<'_, W> {
                 self.queue.note_left(self.key);
                 None
             }
-            State::Left => None,
+            State::Left | State::LeftInDoubt => None,
         }
     }
 
@@ -415,7 +422,7 @@ impl<W: Waiter> Future for Ticket<'_, W> {
                 self.served = true;
                 Poll::Ready(self.turn(call))
             }
-            State::Waiting(_) | State::Left => Poll::Pending,
+            State::Waiting(_) | State::Left | State::LeftInDoubt => Poll::Pending,
         }
     }
 }
@@ -423,7 +430,11 @@ impl<W: Waiter> Future for Ticket<'_, W> {
 impl<W: Waiter> Drop for Ticket<'_, W> {
     fn drop(&mut self) {
         // Whatever was delivered is dropped here, outside all locks: a lock goes back, a front is passed on.
-        drop(self.take_turn());
+        let turn = self.take_turn();
+        if let Some(Turn::Contend(_, Why::Uncertain)) = turn {
+            *lock(&self.waiter.seat().0) = State::LeftInDoubt;
+        }
+        drop(turn);
     }
 }
 

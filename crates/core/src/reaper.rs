@@ -8,10 +8,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Id};
 use tokio::sync::Notify;
+
+use crate::runtimes::Runtimes;
 
 /// A piece of work that ends by itself.
 pub(crate) type Chore = Pin<Box<dyn Future<Output = ()> + Send + 'static>>;
@@ -23,33 +26,70 @@ pub(crate) struct Reaper {
 
 struct Yard {
     /// Chores that no runtime has taken yet.
-    waiting: Mutex<Vec<Chore>>,
+    waiting: Mutex<Vec<Bound>>,
     /// Whether there may be any: every acquire call looks.
     any_waiting: AtomicBool,
-    /// The runtime that was there last: chores dropped outside of any runtime go there.
-    home: Mutex<Option<Handle>>,
+    /// Chores dropped outside of any runtime go to the latest.
+    runtimes: Arc<Runtimes>,
     unfinished: AtomicUsize,
     finished: Notify,
 }
 
-/// Counts a chore until it is done, however it ends: also when its runtime is shut down under it.
-struct Counted(Arc<Yard>);
+/// A chore that is counted until it is done, however it ends: also when its runtime is shut down under it.
+///
+/// One that was not begun by then goes to another runtime. One that was begun cannot: its timers and sockets are gone.
+struct Bound {
+    chore: Option<Chore>,
+    begun: bool,
+    /// The runtime that it was given to.
+    runtime: Option<Id>,
+    yard: Arc<Yard>,
+}
 
-impl Drop for Counted {
+impl Bound {
+    fn run_in(mut self, runtime: &Handle) {
+        self.runtime = Some(runtime.id());
+        drop(runtime.spawn(self));
+    }
+}
+
+impl Future for Bound {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.begun = true;
+        match &mut self.chore {
+            Some(chore) => chore.as_mut().poll(cx),
+            None => Poll::Ready(()),
+        }
+    }
+}
+
+impl Drop for Bound {
     fn drop(&mut self) {
-        if self.0.unfinished.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.finished.notify_waiters();
+        if let (Some(ended), false) = (self.runtime, self.begun) {
+            self.yard.runtimes.forget(ended);
+            if let (Some(runtime), Some(chore)) = (self.yard.runtimes.latest(), self.chore.take()) {
+                let yard = Arc::clone(&self.yard);
+                Self { chore: Some(chore), begun: false, runtime: None, yard }.run_in(&runtime);
+                return;
+            }
+        }
+        // Whatever it holds goes before it counts as done.
+        self.chore = None;
+        if self.yard.unfinished.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.yard.finished.notify_waiters();
         }
     }
 }
 
 impl Reaper {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(runtimes: Arc<Runtimes>) -> Self {
         Self {
             yard: Arc::new(Yard {
                 waiting: Mutex::default(),
                 any_waiting: AtomicBool::new(false),
-                home: Mutex::new(Handle::try_current().ok()),
+                runtimes,
                 unfinished: AtomicUsize::new(0),
                 finished: Notify::new(),
             }),
@@ -59,13 +99,10 @@ impl Reaper {
     /// Takes a chore over. Never blocks, never panics.
     pub(crate) fn submit(&self, chore: Chore) {
         self.yard.unfinished.fetch_add(1, Ordering::AcqRel);
-        let counted = Counted(Arc::clone(&self.yard));
-        let chore: Chore = Box::pin(async move {
-            let _counted = counted;
-            chore.await;
-        });
+        let yard = Arc::clone(&self.yard);
+        let chore = Bound { chore: Some(chore), begun: false, runtime: None, yard };
         if let Some(runtime) = self.runtime() {
-            runtime.spawn(chore);
+            chore.run_in(&runtime);
         } else {
             let mut waiting = lock(&self.yard.waiting);
             waiting.push(chore);
@@ -74,31 +111,34 @@ impl Reaper {
     }
 
     /// Takes note of the runtime that the caller runs in, and gives it what could not be run before.
-    pub(crate) fn adopt(&self) {
+    pub(crate) fn adopt(&self, runtime: &Handle) {
+        self.yard.runtimes.note(runtime);
         if !self.yard.any_waiting.load(Ordering::Acquire) {
             return;
         }
+        let mut waiting = lock(&self.yard.waiting);
+        self.yard.any_waiting.store(false, Ordering::Release);
+        let chores = std::mem::take(&mut *waiting);
+        drop(waiting);
+        for chore in chores {
+            chore.run_in(runtime);
+        }
+    }
+
+    /// As [`adopt`](Self::adopt), if there is a runtime.
+    pub(crate) fn adopt_here(&self) {
         if let Ok(runtime) = Handle::try_current() {
-            let mut waiting = lock(&self.yard.waiting);
-            self.yard.any_waiting.store(false, Ordering::Release);
-            let chores = std::mem::take(&mut *waiting);
-            drop(waiting);
-            for chore in chores {
-                runtime.spawn(chore);
-            }
+            self.adopt(&runtime);
         }
     }
 
     fn runtime(&self) -> Option<Handle> {
         match Handle::try_current() {
             Ok(runtime) => {
-                let mut home = lock(&self.yard.home);
-                if !home.as_ref().is_some_and(|home| home.id() == runtime.id()) {
-                    *home = Some(runtime.clone());
-                }
+                self.yard.runtimes.note(&runtime);
                 Some(runtime)
             }
-            Err(_) => lock(&self.yard.home).clone(),
+            Err(_) => self.yard.runtimes.latest(),
         }
     }
 
@@ -109,7 +149,7 @@ impl Reaper {
 
     /// Waits until all chores are done, at most so long. Returns how many are left.
     pub(crate) async fn drain(&self, limit: Duration) -> usize {
-        self.adopt();
+        self.adopt_here();
         let all_done = async {
             loop {
                 let finished = self.yard.finished.notified();

@@ -24,6 +24,7 @@ use crate::reaper::Chore;
 use crate::retry::RetryPolicy;
 use crate::secret::Secret;
 use crate::spec::Wish;
+use crate::wait::GivenUp;
 use crate::within::within;
 
 /// How long `release` keeps a caller when the store does not answer; the reaper goes on after that.
@@ -244,8 +245,11 @@ impl Handing {
         let Self { over, sent_at, .. } = self;
         match answer {
             Ok(Transfer::Transferred(lease)) => {
-                let admit =
-                    |wish: &Wish, front| engine.admit(wish.clone(), lease, sent_at, Some(front), 0);
+                let admit = |wish: &Wish, front| {
+                    let handle = engine.admit(wish.clone(), lease, sent_at, Some(front), 0);
+                    handle.grant().lay_ready();
+                    handle
+                };
                 match over.deliver(admit) {
                     Ok(()) => Handed::Delivered,
                     Err(handle) => handle.into_grant().map_or(Handed::Delivered, |grant| {
@@ -383,16 +387,24 @@ pub(crate) async fn chase(
 pub(crate) fn withdraw(
     engine: Arc<Engine>,
     wish: Wish,
-    calls: Vec<Reply<Attempt>>,
+    call: Option<Reply<Attempt>>,
+    given_up: Vec<GivenUp>,
     until: Moment,
     mut doubtful: bool,
 ) -> Chore {
     Box::pin(async move {
-        for mut call in calls {
-            // Driven to its end, so that the release cannot overtake it.
+        let is_known = |answer: &Option<Result<Attempt, LockError>>| match answer {
+            Some(Ok(_)) => true,
+            Some(Err(error)) => error.kind().is_definite(),
+            None => false,
+        };
+        // All are seen to their end, so that the release cannot overtake them.
+        if let Some(mut call) = call {
+            doubtful |= !is_known(&within(until.since(engine.clock.now()), &mut call).await);
+        }
+        for mut call in given_up {
             let answer = within(until.since(engine.clock.now()), &mut call).await;
-            doubtful |= !matches!(&answer, Some(Ok(_)))
-                && !matches!(&answer, Some(Err(e)) if e.kind().is_definite());
+            doubtful |= !is_known(&answer.and_then(Result::ok).flatten());
         }
         chase(&engine, &wish.key, &wish.secret, until, doubtful).await;
     })

@@ -237,10 +237,13 @@ impl Quest {
     }
 
     fn timeout(&self, key: &Key, holder: Option<Holder>) -> LockError {
-        LockError::new(ErrorKind::Timeout, "it stayed held, so none of the locks was taken")
-            .with_key(&self.engine.user_key(key))
-            .with_holder(holder)
-            .with_attempts(self.attempts + 1, self.engine.clock.now().since(self.started))
+        LockError::new(
+            ErrorKind::Timeout,
+            "it stayed held, so none of the locks was taken; try again later, or wait longer",
+        )
+        .with_key(&self.engine.user_key(key))
+        .with_holder(holder)
+        .with_attempts(self.attempts + 1, self.engine.clock.now().since(self.started))
     }
 }
 
@@ -332,7 +335,7 @@ impl Drop for Claim {
                 None => false,
             };
             for wish in wishes {
-                withdraw(Arc::clone(&engine), wish, Vec::new(), until, !answered).await;
+                withdraw(Arc::clone(&engine), wish, None, Vec::new(), until, !answered).await;
             }
         }));
     }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
 use tracing::{Instrument as _, Span};
 
 use crate::backend::{Attempt, Busy, Intent, Lease, Reply, Subscription, WakeUps};
@@ -20,7 +21,7 @@ use crate::info::Holder;
 use crate::key::Key;
 use crate::lease;
 use crate::meter::{self, Waiting};
-use crate::queue::{Entered, Turn, Why};
+use crate::queue::{Entered, Turn, Waiter as _, Why};
 use crate::release::withdraw;
 use crate::secret::Secret;
 use crate::spec::{Spec, Wish};
@@ -43,16 +44,16 @@ pub(crate) async fn acquire(
     spec: Arc<Spec>,
 ) -> Result<Outcome, LockError> {
     engine.check_open()?;
-    if tokio::runtime::Handle::try_current().is_err() {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
         return Err(LockError::invalid_config(
             "locks need a tokio runtime; use the blocking face outside of one",
         ));
-    }
+    };
     // The defaults were checked when they were set.
     if !Arc::ptr_eq(&spec, &engine.defaults) {
         spec.check(&engine.store).map_err(|error| error.with_key(&key))?;
     }
-    engine.reaper.adopt();
+    engine.reaper.adopt(&runtime);
     let wish = Wish::new(key, Secret::generate()?, spec);
     let span =
         watched(|| tracing::debug_span!("acquire", key = %wish.key, store = engine.store.name));
@@ -89,8 +90,10 @@ struct Contest {
     holder: Option<Box<Holder>>,
     /// The last error, and since when there was nothing but errors.
     outage: Option<(Moment, LockError)>,
-    /// Requests that have not been answered.
-    calls: Vec<Reply<Attempt>>,
+    /// The request that is on its way.
+    call: Option<Reply<Attempt>>,
+    /// Requests that were not answered in time.
+    given_up: Vec<GivenUp>,
     /// The store may hold something for our secret: a grant or a place in its queue.
     traces: bool,
     /// Some request may have been done although its answer was lost.
@@ -121,7 +124,8 @@ impl Contest {
             retries: 0,
             holder: None,
             outage: None,
-            calls: Vec::new(),
+            call: None,
+            given_up: Vec::new(),
             traces: false,
             doubtful: false,
             last_sent: started,
@@ -149,6 +153,7 @@ impl Contest {
             };
             match turn.or_else(|| ticket.leave()) {
                 Some(Turn::Granted(handle)) if handle.is_held() => {
+                    handle.grant().take();
                     return Ok(Outcome::Held(handle));
                 }
                 // It lay unread for longer than its lease. Its secret is being released, so we go on under another.
@@ -185,6 +190,7 @@ impl Contest {
         let mut intent = Intent::Try;
         if why == Why::Uncertain {
             (self.traces, self.doubtful) = (true, true);
+            self.last_sent = self.engine.clock.now();
         }
         if wake_ups == WakeUps::Standing {
             bell = self.subscribe().await;
@@ -248,27 +254,26 @@ impl Contest {
         let sent_at = self.engine.clock.now();
         self.attempts = self.attempts.saturating_add(1);
         self.last_sent = sent_at;
-        // Requests that were never answered are kept, to be driven to their end when this call is over.
-        self.calls.push(Arc::clone(&self.engine.backend).acquire(self.wish.request(intent)));
+        let call = Arc::clone(&self.engine.backend).acquire(self.wish.request(intent));
+        // Kept here, so that it is driven to its end if this future is dropped.
+        let call = self.call.insert(call);
         let limit = self
             .deadline
             .since(sent_at)
             .max(LAST_ATTEMPT)
             .min(self.engine.step_timeout)
             .min(self.wish.spec.ttl);
-        let answer = match self.calls.last_mut() {
-            Some(call) => within(limit, call).await,
-            None => None,
-        };
+        let answer = within(limit, call).await;
+        let call = self.call.take();
         let Some(answer) = answer else {
             (self.traces, self.doubtful) = (true, true);
+            self.given_up.extend(call.map(|call| drive_on(call, self.wish.spec.ttl)));
             let error = LockError::ambiguous(
                 "the store did not answer in time; the attempt is being undone",
             );
             self.engine.events.store_error("acquire", Some(&self.wish.key), &error);
             return Tried::Failed(error);
         };
-        self.calls.pop();
         match answer {
             Ok(Attempt::Granted(lease)) => Tried::Granted(lease, sent_at),
             Ok(Attempt::Busy(busy)) => Tried::Busy(busy),
@@ -302,7 +307,7 @@ impl Contest {
         if self.doubtful {
             handle.expect_straggler();
         }
-        if !self.calls.is_empty() {
+        if !self.given_up.is_empty() {
             self.watch_stragglers(&handle);
         }
         Ok(Outcome::Held(handle))
@@ -310,12 +315,15 @@ impl Contest {
 
     /// An unanswered request could be done after our release, and hold the lock for nobody: then it is released too.
     fn watch_stragglers(&mut self, handle: &LockHandle) {
-        let (engine, wish, held) = (Arc::clone(&self.engine), self.wish.clone(), handle.held());
-        let calls = std::mem::take(&mut self.calls);
+        let (engine, wish) = (Arc::clone(&self.engine), self.wish.clone());
+        let grant = Arc::clone(handle.grant());
+        let given_up = std::mem::take(&mut self.given_up);
         self.engine.reaper.submit(Box::pin(async move {
-            for mut call in calls {
-                let answer = within(wish.spec.ttl, &mut call).await;
-                if matches!(answer, Some(Ok(Attempt::Granted(_)))) && !held.is_held() {
+            for call in given_up {
+                let granted = matches!(call.await, Ok(Some(Ok(Attempt::Granted(_)))));
+                // Whoever has the token of a detached lock holds it under the same secret.
+                let over = !grant.is_held(engine.clock.now()) && !grant.is_detached();
+                if granted && over {
                     let until = engine.clock.now().after(wish.spec.ttl);
                     crate::release::chase(&engine, &wish.key, &wish.secret, until, false).await;
                 }
@@ -369,9 +377,9 @@ impl Contest {
         let error = LockError::new(
             ErrorKind::Timeout,
             if self.wish.spec.tries_once() {
-                "it is held"
+                "it is held; try again later, or wait for it"
             } else {
-                "it stayed held until the wait was over"
+                "it stayed held until the wait was over; try again later, or wait longer"
             },
         );
         let holder = self.holder.take().map(|holder| *holder);
@@ -388,6 +396,15 @@ impl Contest {
     }
 }
 
+/// A request that was given up, and its answer if one comes.
+pub(crate) type GivenUp = JoinHandle<Option<Result<Attempt, LockError>>>;
+
+/// Drives a request on in a task of its own. Left alone it might keep what others need: a place in a queue of the store's
+/// client, or the right to open a connection.
+fn drive_on(call: Reply<Attempt>, limit: Duration) -> GivenUp {
+    tokio::spawn(async move { tokio::time::timeout(limit, call).await.ok() })
+}
+
 /// Whether the bell rang before the pause was over.
 pub(crate) async fn heard(bell: Option<&mut Subscription>, pause: Duration) -> bool {
     let Some(bell) = bell else {
@@ -401,12 +418,16 @@ impl Drop for Contest {
     fn drop(&mut self) {
         let elapsed = || self.engine.clock.now().since(self.started);
         meter::acquire(self.engine.store.name, self.outcome, elapsed);
-        if !self.traces && self.calls.is_empty() {
+        // Called to the front after a hand-over of unknown outcome, and gone before it heard of it.
+        let in_doubt = self.wish.seat().is_left_in_doubt();
+        if !self.traces && !in_doubt && self.call.is_none() && self.given_up.is_empty() {
             return;
         }
-        let calls = std::mem::take(&mut self.calls);
-        let until = self.last_sent.after(self.wish.spec.ttl);
-        let engine = Arc::clone(&self.engine);
-        self.engine.reaper.submit(withdraw(engine, self.wish.clone(), calls, until, self.doubtful));
+        let since = if in_doubt { self.engine.clock.now() } else { self.last_sent };
+        let until = since.after(self.wish.spec.ttl);
+        let (engine, wish) = (Arc::clone(&self.engine), self.wish.clone());
+        let (call, given_up) = (self.call.take(), std::mem::take(&mut self.given_up));
+        let doubtful = self.doubtful || in_doubt;
+        self.engine.reaper.submit(withdraw(engine, wish, call, given_up, until, doubtful));
     }
 }

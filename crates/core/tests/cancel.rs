@@ -8,23 +8,41 @@ mod common;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use common::{Fault, SECOND, Scripted, Step, builder, clock, eventually, scripted};
-use holdtight_core::{DistributedLock, LockHandle, MemoryStore};
+use common::{Fault, SECOND, Scripted, Step, builder, clock, eventually};
+use holdtight_core::{DistributedLock, EventKind, LockHandle, ManualClock, MemoryStore};
 
-/// Polls `future` at most `polls` times, then drops it. Says whether it ended.
-async fn poll_times<T>(future: impl Future<Output = T>, polls: usize) -> Option<T> {
+/// Longer than anything here takes: whatever is free much earlier was given back, and did not run out.
+const TTL: Duration = Duration::from_secs(120);
+
+/// Where a future is dropped: after so many polls, and then at once, or when it has been woken for the next one.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    polls: usize,
+    woken: bool,
+}
+
+/// A lock with long leases over a scripted store.
+fn scene() -> (DistributedLock, Arc<Scripted>, ManualClock) {
+    let clock = clock();
+    let store = Scripted::new(clock.clone());
+    (builder(&store, &clock).ttl(TTL).build().unwrap(), store, clock)
+}
+
+/// Polls `future` as `cut` says, then drops it. Says whether it ended.
+async fn poll_times<T>(future: impl Future<Output = T>, cut: Cut) -> Option<T> {
     let mut future = pin!(future);
-    let mut left = polls;
+    let mut left = cut.polls;
     poll_fn(|cx| {
         if left == 0 {
             return Poll::Ready(None);
         }
         left -= 1;
         let answer = future.as_mut().poll(cx);
-        if left == 0 && answer.is_pending() {
+        if left == 0 && answer.is_pending() && !cut.woken {
             return Poll::Ready(None);
         }
         answer.map(Some)
@@ -33,17 +51,23 @@ async fn poll_times<T>(future: impl Future<Output = T>, polls: usize) -> Option<
 }
 
 /// Runs `scene` with 0, 1, 2, … polls until the future under test ends by itself. Returns how many points there were.
-async fn at_every_point(mut scene: impl AsyncFnMut(usize) -> bool) -> usize {
-    for polls in 0..1000 {
-        if scene(polls).await {
-            return polls;
+async fn at_every_point(mut scene: impl AsyncFnMut(Cut) -> bool) -> usize {
+    let mut points = 0;
+    for woken in [false, true] {
+        points = 0;
+        while !scene(Cut { polls: points, woken }).await {
+            points += 1;
+            assert!(points < 1000, "a thousand await points: it never ends");
         }
     }
-    panic!("a thousand await points: it never ends");
+    points
 }
 
 async fn nothing_stays(store: &Arc<Scripted>, lock: &DistributedLock, what: &str) {
+    let before = tokio::time::Instant::now();
     eventually(what, async || !store.is_held("k").await).await;
+    let took = before.elapsed();
+    assert!(took < TTL / 4, "{what}: not given back, but run out after {took:?}");
     // And the lock can be had by the next one, in this process and in another.
     let next = lock
         .acquire("k")
@@ -66,19 +90,12 @@ const FAULTS: [&[Fault]; 4] = [
 #[tokio::test(start_paused = true)]
 async fn acquiring_a_free_lock() {
     for faults in FAULTS {
-        let points = at_every_point(async |polls| {
-            let (lock, store, _) = scripted();
+        let points = at_every_point(async |cut| {
+            let (lock, store, _) = scene();
             store.next(Step::Acquire, faults);
-            let ended =
-                poll_times(IntoFuture::into_future(lock.acquire("k").ttl(10 * SECOND)), polls)
-                    .await
-                    .is_some();
-            nothing_stays(
-                &store,
-                &lock,
-                &format!("acquire of a free lock, {faults:?}, dropped after {polls} polls"),
-            )
-            .await;
+            let ended = poll_times(IntoFuture::into_future(lock.acquire("k")), cut).await.is_some();
+            nothing_stays(&store, &lock, &format!("acquire of a free lock, {faults:?}, {cut:?}"))
+                .await;
             ended
         })
         .await;
@@ -89,8 +106,8 @@ async fn acquiring_a_free_lock() {
 #[tokio::test(start_paused = true)]
 async fn acquiring_a_lock_that_another_process_holds() {
     for faults in FAULTS {
-        at_every_point(async |polls| {
-            let (lock, store, clock) = scripted();
+        at_every_point(async |cut| {
+            let (lock, store, clock) = scene();
             let other = builder(&store, &clock).build().unwrap();
             let held = other.acquire("k").await.unwrap();
             let release = tokio::spawn(async move {
@@ -98,17 +115,12 @@ async fn acquiring_a_lock_that_another_process_holds() {
                 let _ = held.release().await;
             });
             store.next(Step::Acquire, faults);
-            let ended =
-                poll_times(IntoFuture::into_future(lock.acquire("k").wait_forever()), polls)
-                    .await
-                    .is_some();
+            let ended = poll_times(IntoFuture::into_future(lock.acquire("k").wait_forever()), cut)
+                .await
+                .is_some();
             release.await.unwrap();
-            nothing_stays(
-                &store,
-                &lock,
-                &format!("acquire of a held lock, {faults:?}, dropped after {polls} polls"),
-            )
-            .await;
+            nothing_stays(&store, &lock, &format!("acquire of a held lock, {faults:?}, {cut:?}"))
+                .await;
             ended
         })
         .await;
@@ -118,8 +130,8 @@ async fn acquiring_a_lock_that_another_process_holds() {
 #[tokio::test(start_paused = true)]
 async fn acquiring_behind_another_task_of_the_same_process() {
     for faults in FAULTS {
-        at_every_point(async |polls| {
-            let (lock, store, _) = scripted();
+        at_every_point(async |cut| {
+            let (lock, store, _) = scene();
             let held = lock.acquire("k").await.unwrap();
             store.next(Step::Transfer, faults);
             let behind = lock.acquire("k").wait_forever().into_future();
@@ -127,14 +139,10 @@ async fn acquiring_behind_another_task_of_the_same_process() {
                 tokio::time::sleep(SECOND).await;
                 let _ = held.release().await;
             });
-            let ended = poll_times(behind, polls).await.is_some();
+            let ended = poll_times(behind, cut).await.is_some();
             release.await.unwrap();
-            nothing_stays(
-                &store,
-                &lock,
-                &format!("acquire behind a task, {faults:?}, dropped after {polls} polls"),
-            )
-            .await;
+            nothing_stays(&store, &lock, &format!("acquire behind a task, {faults:?}, {cut:?}"))
+                .await;
             ended
         })
         .await;
@@ -144,12 +152,12 @@ async fn acquiring_behind_another_task_of_the_same_process() {
 #[tokio::test(start_paused = true)]
 async fn releasing() {
     for faults in FAULTS {
-        let points = at_every_point(async |polls| {
-            let (lock, store, _) = scripted();
+        let points = at_every_point(async |cut| {
+            let (lock, store, _) = scene();
             let handle = lock.acquire("k").await.unwrap();
             store.next(Step::Release, faults);
             let before = tokio::time::Instant::now();
-            let ended = poll_times(handle.release(), polls).await;
+            let ended = poll_times(handle.release(), cut).await;
             if let Some(released) = &ended {
                 assert!(released.is_ok(), "{faults:?}: {released:?}");
             }
@@ -170,8 +178,8 @@ async fn releasing() {
 #[tokio::test(start_paused = true)]
 async fn releasing_to_a_waiter() {
     for faults in FAULTS {
-        at_every_point(async |polls| {
-            let (lock, store, _) = scripted();
+        at_every_point(async |cut| {
+            let (lock, store, _) = scene();
             let handle = lock.acquire("k").await.unwrap();
             let waiter = tokio::spawn({
                 let lock = lock.clone();
@@ -179,7 +187,7 @@ async fn releasing_to_a_waiter() {
             });
             tokio::task::yield_now().await;
             store.next(Step::Transfer, faults);
-            let ended = poll_times(handle.release(), polls).await.is_some();
+            let ended = poll_times(handle.release(), cut).await.is_some();
             let next = waiter.await.unwrap();
             assert!(next.is_held());
             next.release().await.unwrap();
@@ -193,11 +201,11 @@ async fn releasing_to_a_waiter() {
 #[tokio::test(start_paused = true)]
 async fn extending() {
     for faults in FAULTS {
-        at_every_point(async |polls| {
-            let (lock, store, _) = scripted();
+        at_every_point(async |cut| {
+            let (lock, store, _) = scene();
             let handle = lock.acquire("k").auto_renew(false).await.unwrap();
             store.next(Step::Extend, faults);
-            let ended = poll_times(handle.extend(60 * SECOND), polls).await.is_some();
+            let ended = poll_times(handle.extend(60 * SECOND), cut).await.is_some();
             assert!(handle.is_held(), "an extension that was dropped must not cost the lock");
             handle.release().await.unwrap();
             nothing_stays(&store, &lock, "extend").await;
@@ -209,10 +217,10 @@ async fn extending() {
 
 #[tokio::test(start_paused = true)]
 async fn detaching() {
-    at_every_point(async |polls| {
-        let (lock, store, _) = scripted();
-        let handle = lock.acquire("k").ttl(5 * SECOND).await.unwrap();
-        let ended = poll_times(handle.detach(), polls).await;
+    at_every_point(async |cut| {
+        let (lock, store, _) = scene();
+        let handle = lock.acquire("k").await.unwrap();
+        let ended = poll_times(handle.detach(), cut).await;
         let detached = ended.is_some();
         if let Some(token) = ended {
             lock.release_token(&token.unwrap()).await.unwrap();
@@ -226,8 +234,8 @@ async fn detaching() {
 #[tokio::test(start_paused = true)]
 async fn working_under_a_lock() {
     for faults in FAULTS {
-        at_every_point(async |polls| {
-            let (lock, store, _) = scripted();
+        at_every_point(async |cut| {
+            let (lock, store, _) = scene();
             store.next(Step::Acquire, faults);
             store.next(Step::Release, faults);
             let work = lock.with_lock("k", async |held| {
@@ -236,13 +244,8 @@ async fn working_under_a_lock() {
                     tokio::time::sleep(SECOND).await;
                 }
             });
-            let ended = poll_times(work, polls).await.is_some();
-            nothing_stays(
-                &store,
-                &lock,
-                &format!("with_lock, {faults:?}, dropped after {polls} polls"),
-            )
-            .await;
+            let ended = poll_times(work, cut).await.is_some();
+            nothing_stays(&store, &lock, &format!("with_lock, {faults:?}, {cut:?}")).await;
             ended
         })
         .await;
@@ -251,7 +254,7 @@ async fn working_under_a_lock() {
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_in_the_work_gives_the_lock_back() {
-    let (lock, store, _) = scripted();
+    let (lock, store, _) = scene();
     let work = tokio::spawn({
         let lock = lock.clone();
         async move { lock.with_lock("k", async |_| panic!("the work failed")).await }
@@ -268,13 +271,18 @@ fn a_handle_may_be_dropped_anywhere_and_at_any_time() {
     fn take(runtime: &tokio::runtime::Runtime, lock: &DistributedLock) -> LockHandle {
         runtime.block_on(async { lock.acquire("k").wait(10 * SECOND).await.unwrap() })
     }
-    let clock = holdtight_core::ManualClock::over(holdtight_core::BootClock);
+    let clock = ManualClock::over(holdtight_core::BootClock);
     let store = Scripted::new(clock.clone());
-    let lock = builder(&store, &clock).ttl(2 * SECOND).build().unwrap();
+    let lock = builder(&store, &clock).ttl(6 * SECOND).build().unwrap();
     let home = runtime();
 
-    // Outside of the runtime, which is alive: released through it.
+    // Outside of the runtime, which is alive: released through it, though the lock was made outside of any.
     drop(take(&home, &lock));
+    let end = std::time::Instant::now() + Duration::from_secs(30);
+    while home.block_on(store.is_held("k")) {
+        assert!(std::time::Instant::now() < end, "nobody gave it back");
+        std::thread::yield_now();
+    }
     let again = take(&home, &lock);
     // On another thread, without any runtime.
     std::thread::spawn(move || drop(again)).join().unwrap();
@@ -286,11 +294,43 @@ fn a_handle_may_be_dropped_anywhere_and_at_any_time() {
     let next = runtime();
     let handle = take(&next, &lock);
     assert!(handle.is_held());
-    // Renewal works in the new runtime as well: the keeper has moved.
-    next.block_on(async {
-        tokio::time::sleep(3 * SECOND).await;
-        assert!(handle.is_held());
-        handle.release().await.unwrap();
+    next.block_on(async { handle.release().await.unwrap() });
+}
+
+/// As in tests: one lock for all, and a runtime for each.
+#[test]
+fn locks_of_one_runtime_are_kept_when_another_one_ends() {
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+    }
+    let clock = ManualClock::over(holdtight_core::BootClock);
+    let store = Scripted::new(clock.clone());
+    let renewed = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&renewed);
+    let lock = builder(&store, &clock)
+        .ttl(6 * SECOND)
+        .on_event(move |event| {
+            if event.kind == EventKind::Renewed {
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        })
+        .build()
+        .unwrap();
+    let (first, second) = (runtime(), runtime());
+    // The keeper works in the first.
+    let theirs = first.block_on(async { lock.acquire("theirs").await.unwrap() });
+    let ours = second.block_on(async { lock.acquire("ours").await.unwrap() });
+    first.shutdown_timeout(Duration::from_secs(1));
+    let before = renewed.load(Ordering::SeqCst);
+    let end = std::time::Instant::now() + Duration::from_secs(30);
+    while renewed.load(Ordering::SeqCst) == before {
+        assert!(std::time::Instant::now() < end, "nobody renews any more");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(ours.is_held() && theirs.is_held());
+    second.block_on(async {
+        ours.release().await.unwrap();
+        theirs.release().await.unwrap();
     });
 }
 

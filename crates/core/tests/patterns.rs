@@ -121,6 +121,11 @@ async fn once_per_period_means_once_per_period() {
     }
     assert!((9..=11).contains(&runs.len()), "{runs:?}");
     assert!(runs.windows(2).all(|pair| pair[1] >= pair[0] + minute), "{runs:?}");
+    // A period shorter than the lease of other locks.
+    let turn = async || lock.once_per("short", 5 * SECOND, async |_| ()).await.unwrap().is_some();
+    assert!(turn().await && !turn().await);
+    tokio::time::sleep(6 * SECOND).await;
+    assert!(turn().await, "the period is over");
     // Work longer than its period: the next one may start at once.
     lock.once_per("long", SECOND, async |_| tokio::time::sleep(10 * SECOND).await)
         .await

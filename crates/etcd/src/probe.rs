@@ -59,14 +59,15 @@ impl EtcdStore {
             ),
             epoch => Finding::new(Level::Good, "fence", format!("revisions of this cluster in epoch {epoch}")),
         });
-        let (major, minor, patch) = oldest;
-        Ok(Guarantees::new(format!("etcd {major}.{minor}.{patch}"), findings))
+        Ok(Guarantees::new(named(oldest), findings))
     }
 
     /// What the member that we are connected to says: enough to refuse or warn at once.
-    pub(crate) async fn first_look(&self) -> Result<Vec<Finding>, LockError> {
+    pub(crate) async fn first_look(&self) -> Result<Guarantees, LockError> {
         let status = self.status_on(&*self.link.wire().await?).await?;
-        Ok(std::iter::once(release(version(&status.version))).chain(alarms(&status)).collect())
+        let version = version(&status.version);
+        let findings = std::iter::once(release(version)).chain(alarms(&status)).collect();
+        Ok(Guarantees::new(named(version), findings))
     }
 
     async fn status(&self, member: usize) -> Result<StatusResponse, LockError> {
@@ -132,14 +133,17 @@ fn version(text: &str) -> Version {
     (next(), next(), next())
 }
 
+fn named((major, minor, patch): Version) -> String {
+    format!("etcd {major}.{minor}.{patch}")
+}
+
 fn release(version: Version) -> Finding {
-    let (major, minor, patch) = version;
-    let name = format!("{major}.{minor}.{patch}");
+    let (name, (major, minor, _)) = (named(version), version);
     if version < (3, 4, 0) {
         return Finding::new(
             Level::Unsafe,
             "version",
-            format!("etcd {name} is too old: locks need transactions and streams of etcd 3.4"),
+            format!("{name} is too old: locks need transactions and streams of etcd 3.4"),
         )
         .fix("use etcd 3.5.23, 3.6.5 or newer");
     }
@@ -149,13 +153,13 @@ fn release(version: Version) -> Finding {
             Level::Warning,
             "version",
             format!(
-                "etcd {name} has known faults: after a pause of its leader it may end a live lease or keep a dead \
+                "{name} has known faults: after a pause of its leader it may end a live lease or keep a dead \
                  one alive, so two holders may meet; fences still rise"
             ),
         )
         .fix("use etcd 3.4.38, 3.5.23, 3.6.5 or newer, or check fences at the resource");
     }
-    Finding::new(Level::Good, "version", format!("etcd {name}"))
+    Finding::new(Level::Good, "version", name)
 }
 
 #[cfg(test)]

@@ -99,15 +99,14 @@ impl EtcdStore {
 
     /// Refuses a cluster that cannot keep locks, and warns of one that keeps them badly.
     async fn admit(&self) -> Result<(), LockError> {
-        for finding in self.first_look().await? {
+        let guarantees = self.first_look().await?;
+        for finding in &guarantees.findings {
             match finding.level {
                 Level::Good => {}
                 Level::Unsafe => {
                     let fix = finding.fix.as_deref().unwrap_or("use another cluster");
-                    return Err(LockError::invalid_config(format!(
-                        "etcd: {}; {fix}",
-                        finding.found
-                    )));
+                    let refusal = format!("etcd: {}; {fix}", finding.found);
+                    return Err(LockError::invalid_config(refusal).with_guarantees(guarantees));
                 }
                 _ => tracing::warn!(subject = finding.subject, "{}", finding.found),
             }

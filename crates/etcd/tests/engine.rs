@@ -13,15 +13,15 @@ use support::{PATIENCE, entries, until};
 
 async fn locks(server: &Etcd) -> DistributedLock {
     let store = EtcdStore::connect(&server.url()).await.unwrap();
-    DistributedLock::builder(store).ttl(Duration::from_secs(2)).wait(PATIENCE).build().unwrap()
+    DistributedLock::builder(store).ttl(Duration::from_secs(4)).wait(PATIENCE).build().unwrap()
 }
 
 on_etcd! {
     async fn a_lock_is_renewed_for_as_long_as_it_is_held(server: &Etcd) {
         let (lock, other) = (locks(server).await, locks(server).await);
         let handle = lock.acquire("k").await.unwrap();
-        // Three times its lease.
-        for _ in 0..12 {
+        // Twice its lease.
+        for _ in 0..16 {
             tokio::time::sleep(Duration::from_millis(500)).await;
             assert!(handle.is_held());
             assert!(other.try_acquire("k").await.unwrap().is_none());

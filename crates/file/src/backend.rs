@@ -326,12 +326,26 @@ impl Backend for FileStore {
         leases: Vec<ExtendRequest>,
     ) -> Reply<Vec<Result<Extension, LockError>>> {
         Box::pin(async move {
-            let mut answers = Vec::with_capacity(leases.len());
-            for request in leases {
-                let (store, key) = (Arc::clone(&self), request.key.clone());
-                answers.push(store.drive(key, move |s| s.try_extend(&request, None)).await);
+            let mut answers: Vec<Option<Result<Extension, LockError>>> = Vec::new();
+            let mut others = tokio::task::JoinSet::new();
+            for (at, request) in leases.into_iter().enumerate() {
+                let first =
+                    if self.config.sync { Ok(None) } else { self.try_extend(&request, None) };
+                answers.push(first.transpose());
+                if answers.last().is_some_and(Option::is_none) {
+                    // Beside each other: one that is frozen must not keep the rest until their leases are over.
+                    let (store, key) = (Arc::clone(&self), request.key.clone());
+                    let again = move |store: &Self| store.try_extend(&request, None);
+                    others.spawn(async move { (at, store.drive(key, again).await) });
+                }
             }
-            Ok(answers)
+            while let Some(done) = others.join_next().await {
+                if let Ok((at, answer)) = done {
+                    answers[at] = Some(answer);
+                }
+            }
+            let cut_off = || Err(LockError::ambiguous("the step was cut off"));
+            Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(cut_off)).collect())
         })
     }
 

@@ -117,6 +117,11 @@ impl Found {
         self.held.as_ref().map(|held| held.end.since(self.read))
     }
 
+    /// How long until somebody else can take it, counted from when it was read.
+    pub(crate) fn free_in(&self) -> Option<Duration> {
+        self.held.as_ref().map(|held| held.end.after(held.grace).since(self.read))
+    }
+
     /// Whether the lease was over when it was read. What is not ours never is.
     pub(crate) fn is_over(&self) -> bool {
         self.held.as_ref().is_some_and(|held| held.end.after(held.grace) <= self.read)

@@ -142,7 +142,7 @@ impl Step {
         let Some(found) = &seen.found else { return Ok(Attempt::Busy(Busy::new())) };
         Ok(match (found.held_by(&request.secret), found.left()) {
             (Some(held), Some(left)) => Attempt::Granted(Lease::new(held.fence, left)),
-            (None, Some(_)) if !found.is_over() => Attempt::Busy(Busy::held_by(self.holder(found))),
+            (None, Some(_)) if !found.is_over() => Attempt::Busy(self.busy(found)),
             _ => Attempt::Busy(Busy::new()),
         })
     }
@@ -166,7 +166,7 @@ impl Step {
         }
         if !found.is_over() {
             self.place.memory.note_busy(&self.name);
-            return Ok(Attempt::Busy(Busy::held_by(self.holder(found))));
+            return Ok(Attempt::Busy(self.busy(found)));
         }
         let unchanged = json!({ "updateTime": found.version });
         Ok(Attempt::Granted(self.grant(request, &seen, unchanged).await?))
@@ -411,6 +411,15 @@ impl Step {
     fn remember(&self, record: &Record, committed: Committed) {
         let over = committed.time.after(record.lease).after(GRACE);
         self.place.memory.wrote(&self.name, &record.secret, committed.version, over);
+    }
+
+    fn busy(&self, found: &Found) -> Busy {
+        let busy = Busy::held_by(self.holder(found));
+        match found.free_in() {
+            // Not at the end of the lease: asking during the grace after it would cost reads and come to nothing.
+            Some(after) => busy.retry_after(after),
+            None => busy,
+        }
     }
 
     fn holder(&self, found: &Found) -> Holder {

@@ -169,7 +169,11 @@ options! {
 }
 
 impl<S> Builder<S> {
-    /// Put before every key: locks with different prefixes do not know each other.
+    /// Put before every key: locks with different prefixes do not know each other. The two together may have
+    /// [`Key::MAX_BYTES`](crate::Key::MAX_BYTES).
+    ///
+    /// A store may put a prefix of its own before this one (`holdtight:` on Redis). To share locks with other
+    /// programs, set that one, in the store's URL: `redis://localhost?prefix=lock:`.
     pub fn prefix(self, prefix: impl Into<String>) -> Self {
         let prefix = prefix.into();
         self.with(|builder| builder.prefix(prefix))

@@ -17,6 +17,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::config::{Layout, PostgresConfig, shown_host};
 use crate::error::{Phase, from_driver, malformed};
+use crate::probe;
 use crate::schema::VERSION;
 use crate::tls;
 
@@ -190,9 +191,7 @@ impl Connector {
         let (standby, read_only, version, fsync) =
             answer.map_err(|_| malformed("something else to our greeting"))?;
         if standby || read_only != "off" {
-            return Err(LockError::unavailable(
-                "this server is a standby or read-only; locks need the primary: list all hosts in the URL",
-            ));
+            return Err(probe::refusal(ErrorKind::Unavailable, probe::standby()));
         }
         if version != VERSION {
             return Err(LockError::invalid_config(format!(
@@ -200,10 +199,7 @@ impl Connector {
             )));
         }
         if fsync != "on" && !self.config.forgetful {
-            return Err(LockError::invalid_config(
-                "fsync is off on this server: after a crash of its machine, locks that are held may be forgotten and \
-                 granted again. Set fsync = on, or accept it with durability=any in the URL",
-            ));
+            return Err(probe::refusal(ErrorKind::InvalidConfig, probe::forgetful()));
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! What this server really promises: the settings that decide whether a grant survives, read and judged.
 
-use holdtight_core::{Finding, Guarantees, Level, LockError};
+use holdtight_core::{ErrorKind, Finding, Guarantees, Level, LockError};
 
 use crate::config::{PostgresConfig, TlsMode};
 use crate::error::Phase;
@@ -36,6 +36,33 @@ struct Settings<'a> {
     listen: bool,
 }
 
+/// The finding about a server that does not wait for its disk.
+pub(crate) fn forgetful() -> Finding {
+    Finding::new(
+        Level::Unsafe,
+        "durability",
+        "fsync is off: after a crash of its machine, locks that are held may be forgotten and granted again",
+    )
+    .fix("set fsync = on; until then the option durability=any accepts the risk")
+}
+
+/// The finding about a server that takes no writes.
+pub(crate) fn standby() -> Finding {
+    Finding::new(
+        Level::Unsafe,
+        "role",
+        "this server is a standby or read-only; locks need the primary",
+    )
+    .fix("list all hosts in the URL")
+}
+
+/// A refusal to lock on this server, because of one finding.
+pub(crate) fn refusal(kind: ErrorKind, finding: Finding) -> LockError {
+    let fix = finding.fix.as_deref().unwrap_or("use another server");
+    LockError::new(kind, format!("{}: {fix}", finding.found))
+        .with_guarantees(Guarantees::new("PostgreSQL", vec![finding]))
+}
+
 fn judge(settings: &Settings<'_>) -> Vec<Finding> {
     let mut findings =
         vec![Finding::new(Level::Good, "role", "the server is a primary and takes writes")];
@@ -49,12 +76,7 @@ fn judge(settings: &Settings<'_>) -> Vec<Finding> {
             ),
         )
     } else {
-        Finding::new(
-            Level::Unsafe,
-            "durability",
-            "fsync is off: a crash of the machine can forget locks that are held",
-        )
-        .fix("set fsync = on; until then the option durability=any accepts the risk")
+        forgetful()
     });
     if !settings.full_page_writes {
         findings.push(

@@ -197,6 +197,7 @@ impl Syncguard {
         Ok(held)
     }
 
+    /// The end is told as the holder knows it, not that of the second for which others wait longer.
     async fn held(
         &self,
         key: &Key,
@@ -206,7 +207,7 @@ impl Syncguard {
         let sql = format!(
             "{SETTINGS}
              WITH now AS MATERIALIZED ({NOW})
-             SELECT l.key, l.fence, l.expires_at_ms + {TOLERANCE_MS} - now.ms, now.ms - l.acquired_at_ms FROM {} l, now
+             SELECT l.key, l.fence, greatest(l.expires_at_ms - now.ms, 0), now.ms - l.acquired_at_ms FROM {} l, now
              WHERE {condition} AND l.expires_at_ms > now.ms - {TOLERANCE_MS} ORDER BY l.key LIMIT {limit}",
             self.locks,
         );

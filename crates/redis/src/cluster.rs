@@ -69,7 +69,11 @@ impl Cluster {
     }
 
     /// Sends `load` to the node that serves `slot`, wherever that is now. Answers stand in the order of commands.
-    pub(crate) async fn send(&self, slot: u16, load: Load<'_>) -> Result<Vec<Value>, Fault> {
+    pub(crate) async fn send(
+        self: &Arc<Self>,
+        slot: u16,
+        load: Load<'_>,
+    ) -> Result<Vec<Value>, Fault> {
         let mut link = self.owner(slot).await.map_err(Fault::Unsent)?;
         let mut asking = false;
         for _ in 0..REDIRECTIONS {
@@ -117,12 +121,16 @@ impl Cluster {
     }
 
     /// Makes sure that messages of the shard that serves `slot` arrive, if this user may listen.
-    pub(crate) async fn listen(&self, slot: u16, channel: &str) -> Result<bool, LockError> {
+    pub(crate) async fn listen(
+        self: &Arc<Self>,
+        slot: u16,
+        channel: &str,
+    ) -> Result<bool, LockError> {
         self.owner(slot).await?.listen_to_shard(channel).await
     }
 
     /// The connections to all primaries.
-    pub(crate) async fn primaries(&self) -> Result<Vec<Arc<Link>>, LockError> {
+    pub(crate) async fn primaries(self: &Arc<Self>) -> Result<Vec<Arc<Link>>, LockError> {
         self.stale.store(true, Ordering::Release);
         let map = self.map().await?;
         let mut places: Vec<u16> = map.owners.iter().flatten().copied().collect();
@@ -134,7 +142,7 @@ impl Cluster {
             .collect())
     }
 
-    async fn owner(&self, slot: u16) -> Result<Arc<Link>, LockError> {
+    async fn owner(self: &Arc<Self>, slot: u16) -> Result<Arc<Link>, LockError> {
         let map = self.map().await?;
         let place = map.owners.get(usize::from(slot)).copied().flatten();
         place.and_then(|place| self.link(map.nodes.get(usize::from(place))?)).ok_or_else(|| {
@@ -145,7 +153,7 @@ impl Cluster {
 
     /// The connection to a node that the cluster lists.
     fn known(&self, address: &str) -> Option<Arc<Link>> {
-        let map = Arc::clone(&self.map.lock().unwrap_or_else(PoisonError::into_inner));
+        let map = self.current();
         self.link(map.nodes.iter().find(|(name, _)| name == address)?)
     }
 
@@ -159,21 +167,33 @@ impl Cluster {
     }
 
     /// Who serves what; read anew if there is reason to doubt it.
-    async fn map(&self) -> Result<Arc<Map>, LockError> {
-        let current = || Arc::clone(&self.map.lock().unwrap_or_else(PoisonError::into_inner));
+    async fn map(self: &Arc<Self>) -> Result<Arc<Map>, LockError> {
         if !self.stale.load(Ordering::Acquire) {
-            return Ok(current());
+            return Ok(self.current());
         }
+        // In a task of its own: a caller whose future is not polled must not keep the gate from all others.
+        let cluster = Arc::clone(self);
+        tokio::spawn(async move { cluster.read_map().await }).await.unwrap_or_else(|error| {
+            Err(LockError::unavailable("the map of the Redis Cluster could not be read")
+                .with_source(error))
+        })
+    }
+
+    fn current(&self) -> Arc<Map> {
+        Arc::clone(&self.map.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    async fn read_map(&self) -> Result<Arc<Map>, LockError> {
         let before = self.reads.load(Ordering::Acquire);
         let _one = self.gate.lock().await;
         // Somebody else read it while this one waited.
-        if self.reads.load(Ordering::Acquire) != before && !current().nodes.is_empty() {
-            return Ok(current());
+        if self.reads.load(Ordering::Acquire) != before && !self.current().nodes.is_empty() {
+            return Ok(self.current());
         }
-        let mut places = current().nodes.clone();
+        let mut places = self.current().nodes.clone();
         places.extend(self.seeds.iter().map(|seed| (seed.to_string(), seed.clone())));
         // Where the last map came from first, but not always the same node.
-        let known = current().nodes.len();
+        let known = self.current().nodes.len();
         if known > 1 {
             places[..known].rotate_left(fastrand::usize(..known));
         }
@@ -205,7 +225,7 @@ fn unserved() -> Fault {
     ))
 }
 
-async fn send_to(link: &Link, load: &Load<'_>, asking: bool) -> Result<Vec<Value>, Fault> {
+async fn send_to(link: &Arc<Link>, load: &Load<'_>, asking: bool) -> Result<Vec<Value>, Fault> {
     let mut several = Pipeline::new();
     let mut answers = match load {
         Load::One(command) if !asking => return Ok(vec![link.send(command).await?]),
@@ -232,7 +252,7 @@ async fn send_to(link: &Link, load: &Load<'_>, asking: bool) -> Result<Vec<Value
     }
 }
 
-async fn read(link: &Link, asked: &ConnectionAddr) -> Result<Map, LockError> {
+async fn read(link: &Arc<Link>, asked: &ConnectionAddr) -> Result<Map, LockError> {
     let mut nodes = redis::cmd("CLUSTER");
     nodes.arg("NODES");
     let text = match link.send(&nodes).await.map_err(Fault::explain)? {

@@ -69,7 +69,7 @@ pub(crate) struct Link {
     /// Where this store listens; `None` with pub/sub off.
     channel: Option<String>,
     /// Where it also listens, on a node of a cluster.
-    shards: Mutex<BTreeSet<String>>,
+    shards: Arc<Mutex<BTreeSet<String>>>,
     current: Mutex<Option<Arc<Wire>>>,
     /// Held while a connection is being opened: one at a time, whoever else comes shares the result.
     gate: tokio::sync::Mutex<Trouble>,
@@ -105,7 +105,7 @@ impl Link {
             config,
             ears,
             channel,
-            shards: Mutex::default(),
+            shards: Arc::default(),
             current: Mutex::default(),
             gate: tokio::sync::Mutex::default(),
             tries: AtomicU32::new(0),
@@ -113,14 +113,17 @@ impl Link {
     }
 
     /// Sends one command and waits for its answer, at most the configured time.
-    pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, Fault> {
+    pub(crate) async fn send(self: &Arc<Self>, command: &Cmd) -> Result<Value, Fault> {
         let wire = self.wire().await.map_err(Fault::Unsent)?;
         let answer = wire.connection.clone().send_packed_command(command).await;
         self.judge(&wire, answer.and_then(Value::extract_error))
     }
 
     /// Sends several commands at once; an error in one of their answers stands in its place.
-    pub(crate) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, Fault> {
+    pub(crate) async fn send_all(
+        self: &Arc<Self>,
+        commands: &Pipeline,
+    ) -> Result<Vec<Value>, Fault> {
         let wire = self.wire().await.map_err(Fault::Unsent)?;
         let answer =
             wire.connection.clone().send_packed_commands(commands, 0, commands.len()).await;
@@ -128,12 +131,15 @@ impl Link {
     }
 
     /// Whether messages reach this store, once it is connected.
-    pub(crate) async fn listens(&self) -> Result<bool, LockError> {
+    pub(crate) async fn listens(self: &Arc<Self>) -> Result<bool, LockError> {
         Ok(self.wire().await?.listening)
     }
 
     /// Listens to a channel of this shard, now and after every reconnect; `false` if this user may not.
-    pub(crate) async fn listen_to_shard(&self, channel: &str) -> Result<bool, LockError> {
+    pub(crate) async fn listen_to_shard(
+        self: &Arc<Self>,
+        channel: &str,
+    ) -> Result<bool, LockError> {
         let wire = self.wire().await?;
         if self.shards().contains(channel) {
             return Ok(true);
@@ -151,7 +157,7 @@ impl Link {
     }
 
     fn shards(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.shards.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_shards(&self.shards)
     }
 
     fn judge<T>(&self, wire: &Arc<Wire>, answer: Result<T, RedisError>) -> Result<T, Fault> {
@@ -186,10 +192,19 @@ impl Link {
     }
 
     /// The connection, opened first if need be.
-    async fn wire(&self) -> Result<Arc<Wire>, LockError> {
+    async fn wire(self: &Arc<Self>) -> Result<Arc<Wire>, LockError> {
         if let Some(wire) = self.open_wire() {
             return Ok(wire);
         }
+        // In a task of its own: a caller whose future is not polled must not keep the gate from all others.
+        let link = Arc::clone(self);
+        tokio::spawn(async move { link.reopen().await }).await.unwrap_or_else(|error| {
+            Err(LockError::unavailable("the connection to Redis could not be opened")
+                .with_source(error))
+        })
+    }
+
+    async fn reopen(&self) -> Result<Arc<Wire>, LockError> {
         let before = self.tries.load(Ordering::Acquire);
         let mut trouble = self.gate.lock().await;
         if let Some(wire) = self.open_wire() {
@@ -233,7 +248,15 @@ impl Link {
         };
         let broken = Arc::new(AtomicBool::new(false));
         let (ears, dead) = (Arc::downgrade(&self.ears), Arc::downgrade(&broken));
+        let shards = Arc::downgrade(&self.shards);
         let hear = move |push: PushInfo| {
+            // The shard has moved away: if it comes back, it must be subscribed to again.
+            if push.kind == PushKind::SUnsubscribe
+                && let (Some(shards), Some(Value::BulkString(channel))) =
+                    (shards.upgrade(), push.data.first())
+            {
+                lock_shards(&shards).remove(&*String::from_utf8_lossy(channel));
+            }
             if push.kind == PushKind::Disconnection
                 && let Some(dead) = dead.upgrade()
             {
@@ -263,10 +286,17 @@ impl Link {
                 }
             }
             // A shard that has moved away since is not ours to listen to any more.
-            let shards = self.shards().clone();
-            for channel in shards {
-                let answer = connection.send_packed_command(&ssubscribe(&channel)).await?;
-                if answer.extract_error().is_err() {
+            // All at once, because there may be thousands, and a round trip for each would take too long.
+            let shards: Vec<String> = self.shards().iter().cloned().collect();
+            let asked = shards.into_iter().map(|channel| {
+                let mut connection = connection.clone();
+                async move {
+                    let answer = connection.send_packed_command(&ssubscribe(&channel)).await?;
+                    Ok::<_, RedisError>((channel, answer.extract_error().is_ok()))
+                }
+            });
+            for subscribed in futures_util::future::try_join_all(asked).await? {
+                if let (channel, false) = subscribed {
                     self.shards().remove(&channel);
                 }
             }
@@ -284,6 +314,10 @@ impl Link {
         };
         Ok(Wire { connection, _driver: driver, broken, silent: AtomicU32::new(0), listening })
     }
+}
+
+fn lock_shards(shards: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String>> {
+    shards.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn ssubscribe(channel: &str) -> Cmd {

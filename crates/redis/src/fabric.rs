@@ -15,7 +15,7 @@ pub(crate) enum Fabric {
     /// pass them: messages and questions do not wait with them, but a release never overtakes its grant.
     Single { link: Arc<Link>, steps: Arc<Link> },
     /// The node that serves the key.
-    Cluster(Cluster),
+    Cluster(Arc<Cluster>),
 }
 
 impl Fabric {

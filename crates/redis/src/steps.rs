@@ -195,10 +195,20 @@ impl RedisStore {
             }
             return Ok(answers);
         }
+        // Whoever waits for all of this has no more patience than a part of the shortest lease.
+        let shortest = batches.values().flatten().map(|(_, _, lease)| match lease.by {
+            ExtendBy::AtLeast(ttl) if !ttl.is_zero() => ttl / 4,
+            _ => self.config.timeout,
+        });
+        let limit = shortest.min().unwrap_or_default().min(self.config.timeout);
         let mut steps = tokio::task::JoinSet::new();
         for batch in batches.into_values() {
             let store = Arc::clone(&self);
-            steps.spawn(async move { (store.prolong_batch(&batch).await, batch) });
+            steps.spawn(async move {
+                let extended = tokio::time::timeout(limit, store.prolong_batch(&batch)).await;
+                let late = |_| Err(LockError::ambiguous("a node did not answer in time"));
+                (extended.unwrap_or_else(late), batch)
+            });
         }
         while let Some(done) = steps.join_next().await {
             let (extended, batch) = done.map_err(|error| {
@@ -467,7 +477,7 @@ impl RedisStore {
 
 /// One step through the names of a server: where to go on, and the locks that were found.
 async fn scan(
-    server: &Link,
+    server: &Arc<Link>,
     cursor: u64,
     pattern: &str,
     names: &Names,

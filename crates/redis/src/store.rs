@@ -93,7 +93,8 @@ impl RedisStore {
                 single(Target::Primary { sentinels: sentinels.clone(), service: service.clone() })
             }
             Topology::Cluster(nodes) => {
-                Fabric::Cluster(Cluster::new(nodes.clone(), Arc::clone(&config), Arc::clone(&ears)))
+                let cluster = Cluster::new(nodes.clone(), Arc::clone(&config), Arc::clone(&ears));
+                Fabric::Cluster(Arc::new(cluster))
             }
         };
         let announce = if cluster { Announce::Shard } else { Announce::Server };
@@ -117,16 +118,18 @@ impl RedisStore {
 
     /// Refuses a server that cannot keep locks, and warns of one that keeps them badly.
     async fn admit(&self) -> Result<(), LockError> {
-        for finding in &self.examine().await?.findings {
+        let guarantees = self.examine().await?;
+        for finding in &guarantees.findings {
             match finding.level {
                 Level::Good => {}
                 Level::Unsafe if finding.subject != "eviction" || !self.config.allow_eviction => {
                     let fix = finding.fix.as_deref().unwrap_or("use another server");
                     let message = format!("{}; {fix}", finding.found);
-                    return Err(match finding.subject.as_str() {
+                    let refusal = match finding.subject.as_str() {
                         "role" => LockError::unavailable(message),
                         _ => LockError::invalid_config(message),
-                    });
+                    };
+                    return Err(refusal.with_guarantees(guarantees));
                 }
                 _ => tracing::info!(subject = finding.subject, "{}", finding.found),
             }

@@ -1,11 +1,14 @@
 //! `acquire KEY`: takes a lock that lives by its lease alone, and prints the token that opens it.
 
+use std::time::Duration;
+
 use holdtight::{DistributedLock, Held, Liveness, LockToken, Owner};
 use serde::Serialize;
 
 use super::Context;
 use crate::args::AcquireArgs;
 use crate::exit::{self, Failure};
+use crate::waiting::Waiting;
 use crate::{interrupt, output, store};
 
 #[derive(Serialize)]
@@ -18,8 +21,10 @@ struct Taken<'a> {
 
 pub(crate) async fn run(args: AcquireArgs, context: &Context) -> Result<u8, Failure> {
     store::must_outlive_us(&context.settings)?;
+    store::check_keys([&args.key])?;
+    let ttl = context.settings.ttl(args.ttl)?;
     interrupt::or_stopped(&context.settings, async |lock| {
-        let (token, held) = take(lock, &args, context).await?;
+        let (token, held) = take(lock, &args, ttl, context).await?;
         if tell(&token, &held, context.json).is_err() {
             // A token that nobody has read opens nothing: better free than held by nobody.
             lock.release_token(&token).await?;
@@ -36,22 +41,24 @@ pub(crate) async fn run(args: AcquireArgs, context: &Context) -> Result<u8, Fail
 async fn take(
     lock: &DistributedLock,
     args: &AcquireArgs,
+    ttl: Option<Duration>,
     context: &Context,
 ) -> Result<(LockToken, Held), Failure> {
     let mut acquire = lock.acquire(&args.key).liveness(Liveness::Lease).owner(caller());
     let wait = context.settings.wait(args.patience.wait);
     acquire = match wait {
-        _ if args.patience.nonblock => acquire.wait(std::time::Duration::ZERO),
+        _ if args.patience.nonblock => acquire.wait(Duration::ZERO),
         Some(wait) => acquire.wait(wait),
         None => acquire.wait_forever(),
     };
-    if let Some(ttl) = context.settings.ttl(args.ttl) {
+    if let Some(ttl) = ttl {
         acquire = acquire.ttl(ttl);
     }
     if let Some(reason) = &args.reason {
         acquire = acquire.reason(reason);
     }
-    let handle = acquire.await?;
+    let waiting = Waiting::new(lock, std::slice::from_ref(&args.key), context.json);
+    let handle = waiting.during(acquire.into_future()).await?;
     let held = handle.held();
     Ok((handle.detach().await?, held))
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use holdtight::{Finding, Guarantees, Level};
+use holdtight::{Finding, Guarantees, Level, LockError};
 use serde::Serialize;
 
 use super::Context;
@@ -27,8 +27,11 @@ struct Line<'a> {
 }
 
 pub(crate) async fn run(context: &Context) -> Result<u8, Failure> {
-    let lock = store::connect(&context.settings).await?;
-    let guarantees = lock.probe().await?;
+    let guarantees = match examine(context).await {
+        Ok(guarantees) => guarantees,
+        // Refused as unsafe: that is an answer, with its reason and fix.
+        Err(error) => error.guarantees().cloned().ok_or(error)?,
+    };
     let store = &context.settings.store;
     if context.json {
         output::print_json(&Report {
@@ -43,6 +46,10 @@ pub(crate) async fn run(context: &Context) -> Result<u8, Failure> {
         output::print(format_args!("{head}\n{}", findings(&guarantees)))?;
     }
     Ok(if guarantees.level() >= Level::Unsafe { exit::NO } else { exit::OK })
+}
+
+async fn examine(context: &Context) -> Result<Guarantees, LockError> {
+    store::builder(&context.settings).connect().await?.probe().await
 }
 
 fn findings(guarantees: &Guarantees) -> String {

@@ -17,8 +17,8 @@ struct Extended<'a> {
 
 pub(crate) async fn run(args: ExtendArgs, context: &Context) -> Result<u8, Failure> {
     let token = token::read(args.token.source.as_deref(), std::env::var_os(token::VARIABLE))?;
+    let ttl = context.settings.ttl(args.ttl)?.unwrap_or(DEFAULT_TTL);
     let lock = store::connect(&context.settings).await?;
-    let ttl = context.settings.ttl(args.ttl).unwrap_or(DEFAULT_TTL);
     let sent_at = output::now();
     let lease = lock.extend_token(&token, ttl).await?;
     if context.json {

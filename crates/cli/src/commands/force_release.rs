@@ -11,6 +11,7 @@ use crate::{output, store};
 
 pub(crate) async fn run(args: ForceReleaseArgs, context: &Context) -> Result<u8, Failure> {
     let fence: Fence = args.fence.parse()?;
+    store::check_keys([&args.key])?;
     let lock = store::connect(&context.settings).await?;
     match lock.force_release(&args.key, fence).await {
         Ok(()) => {}

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use holdtight::LIST_LIMIT;
+
 use super::Context;
 use crate::args::LsArgs;
 use crate::exit::{self, Failure};
@@ -13,6 +15,11 @@ const HEADER: [&str; 6] = ["KEY", "FENCE", "HELD FOR", "ENDS IN", "HOLDER", "REA
 pub(crate) async fn run(args: LsArgs, context: &Context) -> Result<u8, Failure> {
     let lock = store::connect(&context.settings).await?;
     let held: Vec<_> = lock.list(&args.prefix).await?.iter().map(Facts::from).collect();
+    if held.len() >= LIST_LIMIT {
+        let told =
+            format!("at most {LIST_LIMIT} locks are shown, there may be more; name a prefix");
+        output::warn(context.json, told);
+    }
     if context.json {
         let records: Vec<_> = held.iter().map(Facts::record).collect();
         output::print_json(&records)?;

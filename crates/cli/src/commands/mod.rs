@@ -54,8 +54,8 @@ fn dispatch(cli: Cli) -> Result<u8, Failure> {
         _ => {}
     }
     let settings = Settings::load(cli.store.as_deref(), &ThisProcess)?;
-    store::warn_if_exposed(&settings);
-    store::warn_of_emulator(&settings);
+    store::warn_if_exposed(&settings, cli.json);
+    store::warn_of_emulator(&settings, cli.json);
     let context = Context { settings, json: cli.json };
     perform(cli.command, &context).map_err(|failure| failure.at(&context.settings.store))
 }

@@ -9,6 +9,7 @@ use crate::args::RunArgs;
 use crate::duration;
 use crate::exit::Failure;
 use crate::run::{self, RunOptions};
+use crate::store;
 
 pub(crate) fn run(args: RunArgs, context: &Context) -> Result<u8, Failure> {
     options(args, context).and_then(run::execute)
@@ -16,7 +17,8 @@ pub(crate) fn run(args: RunArgs, context: &Context) -> Result<u8, Failure> {
 
 fn options(args: RunArgs, context: &Context) -> Result<RunOptions, Failure> {
     let settings = &context.settings;
-    let ttl = settings.ttl(args.ttl);
+    store::check_keys(&args.keys)?;
+    let ttl = settings.ttl(args.ttl)?;
     let kill_after = args.kill_after.or(settings.kill_after.as_ref().map(|span| span.value));
     if let Some(kill_after) = kill_after {
         check_kill_after(kill_after, ttl.unwrap_or(DEFAULT_TTL))?;

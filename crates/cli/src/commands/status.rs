@@ -8,6 +8,7 @@ use crate::facts::{Facts, Free};
 use crate::{output, store};
 
 pub(crate) async fn run(args: KeyArgs, context: &Context) -> Result<u8, Failure> {
+    store::check_keys([&args.key])?;
     let lock = store::connect(&context.settings).await?;
     let Some(info) = lock.lookup(&args.key).await? else {
         if context.json {

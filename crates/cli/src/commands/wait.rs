@@ -11,15 +11,20 @@ use super::Context;
 use crate::args::WaitArgs;
 use crate::exit::{self, Failure};
 use crate::facts::Free;
-use crate::{interrupt, output};
+use crate::waiting::Waiting;
+use crate::{interrupt, output, store};
 
 /// The first pause between two questions, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
 pub(crate) async fn run(args: WaitArgs, context: &Context) -> Result<u8, Failure> {
     let limit = context.settings.wait(args.wait);
-    interrupt::or_stopped(&context.settings, async |lock| until_free(lock, &args.key, limit).await)
-        .await?;
+    store::check_keys([&args.key])?;
+    interrupt::or_stopped(&context.settings, async |lock| {
+        let waiting = Waiting::new(lock, std::slice::from_ref(&args.key), context.json);
+        waiting.during(until_free(lock, &args.key, limit)).await
+    })
+    .await?;
     if context.json {
         output::print_json(&Free::new(&args.key))?;
     }

@@ -10,8 +10,8 @@ use nix::sys::signal::Signal;
 use super::RunOptions;
 use super::plan::Plan;
 use super::signals::{self, Signals};
-use super::waiting::Waiting;
 use crate::disposition::is_ignored;
+use crate::waiting::Waiting;
 
 /// How the wait ended.
 pub(super) enum Taken {
@@ -29,7 +29,7 @@ pub(super) async fn take_all(
     options: &RunOptions,
     signals: &mut Signals,
 ) -> Taken {
-    let mut waiting = Waiting::new(lock, &options.keys);
+    let mut waiting = Waiting::new(lock, &options.keys, options.json);
     let mut acquiring = acquire(lock, plan, options);
     loop {
         tokio::select! {

@@ -16,7 +16,6 @@ mod signals;
 mod store;
 mod supervise;
 mod terminal;
-mod waiting;
 
 use std::ffi::OsString;
 use std::io;
@@ -155,7 +154,8 @@ impl Run {
             let waited = Span(BootClock.now().since(started));
             for handle in &handles {
                 let (key, fence) = (quoted(handle.key().as_str()), handle.fence());
-                output::complain(format_args!("got {key} after {waited}, fence {fence}"));
+                let got = format_args!("got {key} after {waited}, fence {fence}");
+                output::note(self.options.json, "note", got);
             }
         }
         self.under(&store, handles, &mut signals).await
@@ -241,11 +241,7 @@ impl Run {
 
     fn warn(&self, warnings: Vec<String>) {
         for warning in warnings {
-            if self.options.json {
-                output::complain_json(&serde_json::json!({ "warning": warning }));
-            } else {
-                output::complain(warning);
-            }
+            output::note(self.options.json, "warning", warning);
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use holdtight::Moment;
+use holdtight::{MAX_TTL, Moment};
 
 use super::RunOptions;
 
@@ -13,9 +13,6 @@ const TTL: Duration = Duration::from_secs(30);
 
 /// The shortest lease that is chosen without being asked for.
 const SHORT_TTL: Duration = Duration::from_secs(5);
-
-/// The longest lease, and so the longest `--keep-for`.
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Time, at most, from the last KILL to the deadline.
 const LEAD: Duration = Duration::from_millis(250);
@@ -40,10 +37,7 @@ impl Plan {
         // A lease that is longer than the cooldown would make the cooldown as long as the lease.
         let ttl =
             options.ttl.unwrap_or_else(|| keep_for.map_or(TTL, |keep| keep.clamp(SHORT_TTL, TTL)));
-        if ttl > LONGEST {
-            return Err("--ttl can be at most 24h; locks are renewed while the command runs".into());
-        }
-        if keep_for.is_some_and(|keep| keep > LONGEST) {
+        if keep_for.is_some_and(|keep| keep > MAX_TTL) {
             return Err("--keep-for can be at most 24h".into());
         }
         if options.max_hold.is_some_and(|most| most.is_zero()) {
@@ -79,9 +73,7 @@ impl Plan {
 
     /// What is left of `--keep-for` when the command has run for `elapsed`.
     pub(super) fn rest(&self, elapsed: Duration) -> Option<Duration> {
-        let rest = self.keep_for?.checked_sub(elapsed).filter(|rest| !rest.is_zero())?;
-        // A store may refuse very short leases, but not one that it has granted.
-        Some(rest.max(self.ttl.min(Duration::from_secs(2))))
+        self.keep_for?.checked_sub(elapsed).filter(|rest| !rest.is_zero())
     }
 }
 

@@ -1,7 +1,7 @@
 //! The keeper: one task that renews all held locks in batches and tells holders of a loss in time.
 //!
 //! What is due when is decided in [`book`]; this file only carries it out. The task lives while the engine does,
-//! and is started again if its runtime was shut down.
+//! and goes on in another runtime if its own is shut down.
 
 mod book;
 #[cfg(test)]
@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use tokio::runtime::{Handle, Id};
 use tokio::sync::Notify;
 
 pub(crate) use self::book::Place;
@@ -21,6 +22,7 @@ use crate::error::LockError;
 use crate::event::{EventKind, Events};
 use crate::grant::{Grant, Loss, TICK};
 use crate::meter;
+use crate::runtimes::Runtimes;
 
 /// How often the task looks in vain before it sleeps until it is woken.
 const IDLE_LOOKS: u32 = 2;
@@ -42,6 +44,7 @@ struct Desk {
     max_batch: usize,
     clock: Arc<dyn Clock>,
     events: Arc<Events>,
+    runtimes: Arc<Runtimes>,
     step_timeout: Duration,
 }
 
@@ -57,6 +60,7 @@ impl Keeper {
         backend: Arc<dyn Backend>,
         clock: Arc<dyn Clock>,
         events: Arc<Events>,
+        runtimes: Arc<Runtimes>,
         step_timeout: Duration,
     ) -> Self {
         let max_batch = backend.capabilities().max_batch.max(1);
@@ -68,6 +72,7 @@ impl Keeper {
             max_batch,
             clock,
             events,
+            runtimes,
             step_timeout,
         };
         Self { desk: Arc::new(desk) }
@@ -113,11 +118,8 @@ impl Keeper {
         let attended = &self.desk.attended;
         // Nearly always it is: then looking is enough.
         if !attended.load(Ordering::Acquire) && !attended.swap(true, Ordering::AcqRel) {
-            match tokio::runtime::Handle::try_current() {
-                Ok(runtime) => {
-                    let wake = Arc::clone(&self.desk.wake);
-                    drop(runtime.spawn(keep(Arc::downgrade(&self.desk), wake)));
-                }
+            match Handle::try_current() {
+                Ok(runtime) => self.desk.keep_in(&runtime),
                 // Without a runtime nothing is renewed; deadlines are still honoured by those who read them.
                 Err(_) => attended.store(false, Ordering::Release),
             }
@@ -133,29 +135,44 @@ impl Drop for Keeper {
     }
 }
 
-/// Marks the desk as unattended however the task ends, also when its runtime is shut down.
-struct Attendance(Weak<Desk>);
+/// Marks the desk as unattended however the task ends, also when its runtime is shut down, even before it began. Locks
+/// that are still held, by users of another runtime, are then kept from there.
+struct Attendance {
+    desk: Weak<Desk>,
+    runtime: Id,
+}
 
 impl Drop for Attendance {
     fn drop(&mut self) {
-        if let Some(desk) = self.0.upgrade() {
-            desk.attended.store(false, Ordering::Release);
+        let Some(desk) = self.desk.upgrade() else { return };
+        desk.attended.store(false, Ordering::Release);
+        desk.runtimes.forget(self.runtime);
+        if desk.plan().book.next_wake().is_some()
+            && let Some(runtime) = desk.runtimes.latest()
+            && !desk.attended.swap(true, Ordering::AcqRel)
+        {
+            desk.keep_in(&runtime);
         }
     }
 }
 
 /// The task. It holds no strong reference while it sleeps, so that the engine can go away.
-async fn keep(desk: Weak<Desk>, wake: Arc<Notify>) {
-    let attendance = Attendance(desk);
+async fn keep(attendance: Attendance, wake: Arc<Notify>) {
     let mut idle = 0;
     loop {
-        let Some(desk) = attendance.0.upgrade() else { return };
+        let Some(desk) = attendance.desk.upgrade() else { return };
         let now = desk.clock.now();
         let (due, until) = desk.look(now, &mut idle);
         for (grant, loss) in due.lost {
             desk.lose(&grant, loss);
         }
-        let mut renew = due.renew.into_iter().peekable();
+        // A lock that was handed to somebody who does not come for it ends with its lease.
+        let (taken, untaken): (Vec<_>, Vec<_>) =
+            due.renew.into_iter().partition(|(_, grant)| grant.is_taken());
+        for (id, _) in untaken {
+            desk.plan().book.answered(id, Answer::Failed, now, fastrand::f64());
+        }
+        let mut renew = taken.into_iter().peekable();
         while renew.peek().is_some() {
             let batch: Vec<_> = renew.by_ref().take(desk.max_batch).collect();
             // Each batch on its own: a slow store must not delay the news of a loss.
@@ -172,9 +189,35 @@ async fn keep(desk: Weak<Desk>, wake: Arc<Notify>) {
     }
 }
 
+/// Renewals on their way. If their task ends without an answer, because a store panicked or a runtime was shut down, they
+/// count as failed and are tried again.
+struct Renewing {
+    desk: Arc<Desk>,
+    batch: Vec<(GrantId, Arc<Grant>)>,
+    /// Before the request left: validity counts from here.
+    sent_at: Moment,
+}
+
+impl Renewing {
+    fn answered(&mut self, answers: impl IntoIterator<Item = Result<Extension, LockError>>) {
+        for ((id, grant), answer) in std::mem::take(&mut self.batch).into_iter().zip(answers) {
+            self.desk.answered(id, &grant, answer, self.sent_at);
+        }
+    }
+}
+
+impl Drop for Renewing {
+    fn drop(&mut self) {
+        self.answered(std::iter::repeat_with(|| {
+            Err(LockError::ambiguous("the renewal was cut off before its answer came"))
+        }));
+    }
+}
+
 async fn renew_batch(desk: Arc<Desk>, batch: Vec<(GrantId, Arc<Grant>)>) {
-    // Before the request leaves: validity counts from here.
     let sent_at = desk.clock.now();
+    let mut renewing = Renewing { desk, batch, sent_at };
+    let Renewing { desk, batch, .. } = &renewing;
     let requests = batch.iter().map(|(_, grant)| {
         ExtendRequest::new(
             grant.key.clone(),
@@ -202,9 +245,7 @@ async fn renew_batch(desk: Arc<Desk>, batch: Vec<(GrantId, Arc<Grant>)>) {
             batch.len(),
         ),
     };
-    for ((id, grant), answer) in batch.into_iter().zip(answers) {
-        desk.answered(id, &grant, answer, sent_at);
-    }
+    renewing.answered(answers);
 }
 
 fn same_for_all(error: &LockError, count: usize) -> Vec<Result<Extension, LockError>> {
@@ -212,6 +253,12 @@ fn same_for_all(error: &LockError, count: usize) -> Vec<Result<Extension, LockEr
 }
 
 impl Desk {
+    /// Starts the task in `runtime`. Whoever calls this has marked the desk as attended.
+    fn keep_in(self: &Arc<Self>, runtime: &Handle) {
+        let attendance = Attendance { desk: Arc::downgrade(self), runtime: runtime.id() };
+        drop(runtime.spawn(keep(attendance, Arc::clone(&self.wake))));
+    }
+
     fn plan(&self) -> MutexGuard<'_, Plan> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -34,6 +34,10 @@ pub enum Fault {
     SlowRequest(Duration),
     /// Given up at once, and done all the same after so long: it lay in a proxy.
     Straggle(Duration),
+    /// Keeps, for so long, what every step needs for a moment: a connection that is being opened.
+    Block(Duration),
+    /// The store has a bug.
+    Panic,
 }
 
 /// The steps that can be told to misbehave.
@@ -60,6 +64,7 @@ pub struct Scripted {
     pub stragglers: Arc<AtomicU32>,
     /// Released by its holder in the very moment in which somebody subscribes.
     pub release_at_subscribe: Mutex<Option<(Key, Secret)>>,
+    gate: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Scripted {
@@ -74,6 +79,7 @@ impl Scripted {
             calls: Default::default(),
             stragglers: Arc::default(),
             release_at_subscribe: Mutex::default(),
+            gate: Arc::default(),
         })
     }
 
@@ -121,11 +127,17 @@ impl Scripted {
         call: impl FnOnce(Arc<MemoryStore>) -> Reply<T> + Send + 'static,
     ) -> Reply<T> {
         let (fault, inner) = (self.fault(step), Arc::clone(&self.inner));
-        let stragglers = Arc::clone(&self.stragglers);
+        let (stragglers, gate) = (Arc::clone(&self.stragglers), Arc::clone(&self.gate));
         let lost = || Err(LockError::ambiguous("the answer was lost"));
         Box::pin(async move {
             tokio::task::yield_now().await;
+            let gate = gate.lock().await;
+            if let Fault::Block(delay) = fault {
+                tokio::time::sleep(delay).await;
+            }
+            drop(gate);
             match fault {
+                Fault::Panic => panic!("a bug in the store, as the script says"),
                 Fault::LoseRequest => return lost(),
                 Fault::Refuse(kind) => return Err(LockError::new(kind, "refused by the script")),
                 Fault::SlowRequest(delay) => tokio::time::sleep(delay).await,
@@ -137,7 +149,7 @@ impl Scripted {
                     });
                     return lost();
                 }
-                Fault::None | Fault::LoseReply | Fault::SlowReply(_) => {}
+                Fault::None | Fault::LoseReply | Fault::SlowReply(_) | Fault::Block(_) => {}
             }
             let answer = call(inner).await;
             tokio::task::yield_now().await;

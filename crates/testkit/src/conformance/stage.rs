@@ -88,7 +88,7 @@ impl Stage {
 
     /// A lease whose end the engine waits for, in real time whatever clock the store has.
     pub(super) fn brief(&self) -> Duration {
-        Duration::from_secs(2).clamp(self.capabilities.min_ttl, self.capabilities.max_ttl)
+        Duration::from_secs(3).clamp(self.capabilities.min_ttl, self.capabilities.max_ttl)
     }
 
     /// The engine over one client of the store, with leases that do not end while a trial runs.

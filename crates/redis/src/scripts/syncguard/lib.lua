@@ -25,13 +25,13 @@ local function store(lock, now, key, index)
 end
 
 -- 15 digits from the counter that Node uses, refused above 9e14 as there, but before anything is written. A
--- counter that was lost starts at the clock instead of at 1, so that its numbers do not come again.
+-- counter that was lost, or is an old copy, is raised to the clock, so that its numbers do not come again.
 local function count(counter, now)
   local last = redis.call('GET', counter)
   if last and not string.find(last, '^%d+$') or tonumber(last or 0) >= 900000000000000 then
     return nil, redis.error_reply('FENCE no fence is left, or the counter is not a number')
   end
-  if not last then redis.call('SET', counter, string.format('%.0f', now)) end
+  if tonumber(last or 0) < now - 1 then redis.call('SET', counter, string.format('%.0f', now - 1)) end
   return string.format('%015.0f', redis.call('INCR', counter))
 end
 

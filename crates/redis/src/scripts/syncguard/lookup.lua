@@ -9,6 +9,8 @@ for i, key in ipairs(KEYS) do
   local lock = lock_of(held)
   local over = not held or lock and not is_live(lock, micros / 1000)
   answer[2 * i + 2] = lock and told(lock) or ''
-  answer[2 * i + 3] = over and -2 or left_of(key)
+  -- The end as its holder knows it, not that of the second for which others wait longer.
+  answer[2 * i + 3] = over and -2 or lock and decimal(math.min(math.max(lock.expiresAtMs - micros / 1000, 0), 9e15))
+    or left_of(key)
 end
 return table.concat(answer, '\n')

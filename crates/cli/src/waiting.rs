@@ -3,6 +3,7 @@
 //! The holder is looked up about once a second, only while somebody watches. Everything goes to standard error.
 
 use std::fmt::Write as _;
+use std::future::Future;
 use std::io::{self, IsTerminal, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -12,7 +13,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::conflict::quoted;
-use crate::output::{Span, clean};
+use crate::output::{self, Span, clean};
 
 const FRAMES: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 
@@ -27,9 +28,10 @@ const LOOK_UP: Duration = Duration::from_secs(1);
 type Seen = Arc<Mutex<Option<LockInfo>>>;
 
 /// The display of one wait.
-pub(super) struct Waiting<'a> {
+pub(crate) struct Waiting<'a> {
     lock: &'a DistributedLock,
     keys: &'a [String],
+    json: bool,
     terminal: bool,
     next: Option<Instant>,
     seen: Seen,
@@ -39,13 +41,14 @@ pub(super) struct Waiting<'a> {
 }
 
 impl<'a> Waiting<'a> {
-    /// A wait for `keys` begins.
-    pub(super) fn new(lock: &'a DistributedLock, keys: &'a [String]) -> Self {
-        let terminal = io::stderr().is_terminal();
+    /// A wait for `keys` begins. With `json` nothing moves: whoever reads that is a program.
+    pub(crate) fn new(lock: &'a DistributedLock, keys: &'a [String], json: bool) -> Self {
+        let terminal = !json && io::stderr().is_terminal();
         let patience = if terminal { PATIENCE_TERMINAL } else { PATIENCE_PIPE };
         Self {
             lock,
             keys,
+            json,
             terminal,
             next: Some(Instant::now() + patience),
             seen: Seen::default(),
@@ -55,8 +58,20 @@ impl<'a> Waiting<'a> {
         }
     }
 
+    /// The end of `work`, which waits for the keys; meanwhile it is shown.
+    pub(crate) async fn during<T>(mut self, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                () = self.next() => self.show(),
+            }
+        }
+    }
+
     /// When there is something to show next; never, if there is not.
-    pub(super) async fn next(&self) {
+    pub(crate) async fn next(&self) {
         match self.next {
             Some(next) => tokio::time::sleep_until(next).await,
             None => std::future::pending().await,
@@ -64,7 +79,7 @@ impl<'a> Waiting<'a> {
     }
 
     /// Shows it.
-    pub(super) fn show(&mut self) {
+    pub(crate) fn show(&mut self) {
         if self.looking.is_none() {
             self.looking = Some(self.look());
             // The first look-up takes a moment; without it there is nothing to say.
@@ -74,7 +89,7 @@ impl<'a> Waiting<'a> {
         let seen = self.seen().clone();
         if !self.terminal {
             if !std::mem::replace(&mut self.shown, true) {
-                let _ = writeln!(io::stderr(), "holdtight: {}", line(self.keys, seen.as_ref()));
+                output::note(self.json, "waiting", line(self.keys, seen.as_ref()));
             }
             self.stop_looking();
             self.next = None;
@@ -83,15 +98,14 @@ impl<'a> Waiting<'a> {
         let frame = FRAMES[self.frame % FRAMES.len()];
         self.frame += 1;
         let text = format!("{frame} {}", line(self.keys, seen.as_ref()));
-        let width = rustix::termios::tcgetwinsize(io::stderr()).map_or(80, |size| size.ws_col);
-        let fitting: String = text.chars().take(usize::from(width.max(20)) - 1).collect();
+        let fitting: String = text.chars().take(usize::from(width().max(20)) - 1).collect();
         let _ = write!(io::stderr(), "\r{fitting}\x1b[K");
         self.shown = true;
         self.next = Some(Instant::now() + FRAME);
     }
 
     /// Removes the line, for whatever is printed next.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         if self.terminal && std::mem::take(&mut self.shown) {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
@@ -132,6 +146,17 @@ impl Drop for Waiting<'_> {
         self.clear();
         self.stop_looking();
     }
+}
+
+/// How many characters fit on a line of the terminal.
+#[cfg(unix)]
+fn width() -> u16 {
+    rustix::termios::tcgetwinsize(io::stderr()).map_or(80, |size| size.ws_col)
+}
+
+#[cfg(not(unix))]
+fn width() -> u16 {
+    80
 }
 
 /// Who is waited for: `waiting for "deploy": held by pid 42 on web-1 (ann, ship.sh): release 7, for 2 min 5 s, …`.

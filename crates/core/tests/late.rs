@@ -1,0 +1,85 @@
+//! Answers that come late or never, and holders that do not come for what they were given: nobody else may pay for it.
+//! Virtual time.
+
+mod common;
+
+use std::future::{Future as _, poll_fn};
+use std::task::Poll;
+
+use common::{Fault, SECOND, Step, builder, eventually, scripted};
+
+/// The first attempt is given up, the second is granted under the same secret, and its token goes to somebody else. Then
+/// the answer to the first one comes.
+#[tokio::test(start_paused = true)]
+async fn a_late_answer_takes_nothing_from_whoever_has_the_token() {
+    let (lock, store, _) = scripted();
+    store.next(Step::Acquire, &[Fault::SlowReply(8 * SECOND)]);
+    let handle = lock.acquire("k").ttl(10 * SECOND).wait(60 * SECOND).await.unwrap();
+    assert_eq!(store.count(Step::Acquire), 2);
+    let token = handle.detach().await.unwrap();
+    tokio::time::sleep(5 * SECOND).await;
+    assert!(store.is_held("k").await, "released under its owner");
+    assert!(lock.owns(&token).await.unwrap());
+}
+
+/// A request that was given up has what every other one needs: it must be driven on, or all wait for it for ever.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_was_given_up_blocks_nobody_longer_than_it_takes() {
+    let (lock, store, _) = scripted();
+    let other = lock.acquire("other").ttl(9 * SECOND).await.unwrap();
+    store.next(Step::Acquire, &[Fault::Block(6 * SECOND)]);
+    let handle = lock.acquire("k").ttl(2 * SECOND).wait(60 * SECOND).await.unwrap();
+    handle.release().await.unwrap();
+    assert!(other.is_held(), "its renewals waited as well");
+    other.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_panics_in_a_renewal_does_not_cost_the_lock() {
+    let (lock, store, _) = scripted();
+    let handle = lock.acquire("k").ttl(10 * SECOND).await.unwrap();
+    store.next(Step::Extend, &[Fault::Panic]);
+    tokio::time::sleep(30 * SECOND).await;
+    assert!(store.count(Step::Extend) > 1);
+    assert!(handle.is_held());
+    handle.release().await.unwrap();
+}
+
+/// A waiter that got the lock but is not polled any more, as a future that somebody forgot: it must not hold it for ever.
+#[tokio::test(start_paused = true)]
+async fn a_lock_handed_to_somebody_who_does_not_come_for_it_ends_with_its_lease() {
+    let (lock, store, clock) = scripted();
+    let first = lock.acquire("k").await.unwrap();
+    let mut forgotten = Box::pin(lock.acquire("k").ttl(20 * SECOND).wait_forever().into_future());
+    poll_fn(|cx| {
+        assert!(forgotten.as_mut().poll(cx).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+    first.release().await.unwrap();
+    assert!(store.is_held("k").await, "handed over");
+    let other = builder(&store, &clock).build().unwrap();
+    other.acquire("k").wait(60 * SECOND).await.unwrap().release().await.unwrap();
+    // Whoever comes late after all starts anew.
+    let late = forgotten.await.unwrap();
+    assert!(late.is_held());
+    late.release().await.unwrap();
+}
+
+/// One who comes in time has a lock that is renewed.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_was_handed_over_is_renewed_once_its_holder_has_come() {
+    let (lock, store, _) = scripted();
+    let first = lock.acquire("k").await.unwrap();
+    let second = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire("k").ttl(20 * SECOND).wait_forever().await.unwrap() }
+    });
+    tokio::task::yield_now().await;
+    first.release().await.unwrap();
+    let second = second.await.unwrap();
+    tokio::time::sleep(90 * SECOND).await;
+    assert!(second.is_held());
+    second.release().await.unwrap();
+    eventually("free", async || !store.is_held("k").await).await;
+}
