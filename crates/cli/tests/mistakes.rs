@@ -191,7 +191,7 @@ fn a_password_in_argv_is_warned_about_and_shown_nowhere() {
     let url = "nosuch://ann:tiger@h/0?password=tiger";
     for line in ["status k", "doctor", "config", "acquire k --json", "run k true"] {
         let answer = home.call(&format!("--store {url} {line}"));
-        assert!(answer.err.contains("warning: the password in --store"), "{}", answer.err);
+        assert!(answer.err.contains("the password in --store"), "{}", answer.err);
         assert!(!format!("{}{}", answer.out, answer.err).contains("tiger"), "{line}");
     }
     let file = home.write(".config/holdtight/holdtight.toml", &format!("store = \"{url}\""));

@@ -263,11 +263,26 @@ async fn a_panic_in_the_work_gives_the_lock_back() {
     nothing_stays(&store, &lock, "a panic in the work").await;
 }
 
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+#[test]
+fn a_lock_made_outside_of_any_runtime_goes_back_through_the_one_it_was_used_in() {
+    let clock = ManualClock::over(holdtight_core::BootClock);
+    let store = Scripted::new(clock.clone());
+    let lock = builder(&store, &clock).ttl(TTL).build().unwrap();
+    let home = runtime();
+    drop(home.block_on(async { lock.acquire("k").await.unwrap() }));
+    let end = std::time::Instant::now() + Duration::from_secs(30);
+    while home.block_on(store.is_held("k")) {
+        assert!(std::time::Instant::now() < end, "nobody gave it back");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn a_handle_may_be_dropped_anywhere_and_at_any_time() {
-    fn runtime() -> tokio::runtime::Runtime {
-        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
-    }
     fn take(runtime: &tokio::runtime::Runtime, lock: &DistributedLock) -> LockHandle {
         runtime.block_on(async { lock.acquire("k").wait(10 * SECOND).await.unwrap() })
     }
@@ -276,13 +291,8 @@ fn a_handle_may_be_dropped_anywhere_and_at_any_time() {
     let lock = builder(&store, &clock).ttl(6 * SECOND).build().unwrap();
     let home = runtime();
 
-    // Outside of the runtime, which is alive: released through it, though the lock was made outside of any.
+    // Outside of the runtime, which is alive: released through it.
     drop(take(&home, &lock));
-    let end = std::time::Instant::now() + Duration::from_secs(30);
-    while home.block_on(store.is_held("k")) {
-        assert!(std::time::Instant::now() < end, "nobody gave it back");
-        std::thread::yield_now();
-    }
     let again = take(&home, &lock);
     // On another thread, without any runtime.
     std::thread::spawn(move || drop(again)).join().unwrap();
@@ -300,9 +310,6 @@ fn a_handle_may_be_dropped_anywhere_and_at_any_time() {
 /// As in tests: one lock for all, and a runtime for each.
 #[test]
 fn locks_of_one_runtime_are_kept_when_another_one_ends() {
-    fn runtime() -> tokio::runtime::Runtime {
-        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
-    }
     let clock = ManualClock::over(holdtight_core::BootClock);
     let store = Scripted::new(clock.clone());
     let renewed = Arc::new(AtomicU32::new(0));

@@ -1,0 +1,58 @@
+//! The layout of syncguard, without Node: what its fences survive, and what is shown of its locks.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use holdtight_core::{AcquireRequest, Backend as _, Fence, Transfer, TransferRequest};
+use holdtight_testkit::servers::Redis;
+use support::{LONG, admin, connect, granted, key, lookup, release, secret};
+
+const COUNTER: &str = "syncguard:fence:syncguard:k";
+
+async fn store(server: &Redis) -> Arc<holdtight_redis::RedisStore> {
+    connect(&format!("{}?layout=syncguard", server.url())).await
+}
+
+on_redis! {
+    async fn fences_rise_though_the_counter_is_lost_or_an_old_copy(server: &Redis) {
+        let store = store(server).await;
+        let mut last = Fence::new(0);
+        // As after a fail-over to a stale replica, or after data loss when Node was there first.
+        for harm in [String::new(), format!("SET {COUNTER} 2"), "FLUSHALL".to_owned()] {
+            if !harm.is_empty() {
+                admin(server, &harm).await;
+            }
+            let (me, next) = (secret(), secret());
+            let fence = granted(&store, &key("k"), &me).await.fence;
+            assert!(fence > last, "{fence} after {last}, {harm}");
+            if harm.starts_with("SET") {
+                admin(server, &harm).await;
+            }
+            let to = AcquireRequest::new(key("k"), next.clone(), LONG);
+            let handed = Arc::clone(&store).transfer(TransferRequest::new(me, to)).await.unwrap();
+            let Transfer::Transferred(handed) = handed else { panic!("{handed:?}") };
+            assert!(handed.fence > fence, "{} after {fence}, {harm}", handed.fence);
+            last = handed.fence;
+            release(&store, &key("k"), &next).await;
+        }
+        // A counter that is ahead is counted on, as Node does.
+        admin(server, &format!("SET {COUNTER} 500000000000000")).await;
+        assert_eq!(granted(&store, &key("k"), &secret()).await.fence, Fence::new(500_000_000_000_001));
+    }
+}
+
+on_redis! {
+    async fn the_end_is_shown_as_the_holder_knows_it(server: &Redis) {
+        let store = store(server).await;
+        granted(&store, &key("k"), &secret()).await;
+        let shown = lookup(&store, &key("k")).await.unwrap().remaining.unwrap();
+        assert!(shown <= LONG, "{shown:?} includes the second for which others wait longer");
+        assert!(shown > LONG - Duration::from_secs(30), "{shown:?}");
+        // Nonsense in one lock is no trouble for those that are listed with it.
+        let odd = "{\\\"key\\\":\\\"x\\\",\\\"lockId\\\":\\\"abcdefghijklmnopqrstuv\\\",\\\"fence\\\":\\\"000000000000001\\\",\\\"acquiredAtMs\\\":1,\\\"expiresAtMs\\\":1e300}";
+        admin(server, &format!("SET syncguard:x \"{odd}\"")).await;
+        assert_eq!(Arc::clone(&store).list(String::new(), 10).await.unwrap().len(), 2);
+    }
+}
