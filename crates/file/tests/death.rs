@@ -7,7 +7,10 @@ mod support;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use holdtight_core::{DistributedLock, ErrorKind, Liveness, RetryPolicy};
+use holdtight_core::{
+    AcquireRequest, Backend as _, DistributedLock, ErrorKind, ExtendBy, ExtendRequest, Extension,
+    Key, Liveness, RetryPolicy, Secret,
+};
 use rustix::process::Signal;
 use support::{PATIENCE, Worker, block_on, hear, lock, role, say};
 
@@ -140,6 +143,44 @@ fn a_process_frozen_inside_a_step_blocks_its_key_with_a_reason_and_no_other() {
         lock.acquire("another").await.unwrap().release().await.unwrap();
         frozen.unlock().unwrap();
         lock.acquire("k").await.unwrap().release().await.unwrap();
+    });
+}
+
+#[test]
+fn a_process_frozen_inside_a_step_does_not_keep_the_renewal_of_other_keys() {
+    let place = tempfile::tempdir().unwrap();
+    block_on(async {
+        let config = holdtight_file::Config::new(place.path()).patience(10 * MINUTE);
+        let store = std::sync::Arc::new(holdtight_file::FileStore::open(config).await.unwrap());
+        let store = || std::sync::Arc::clone(&store);
+        let mut renewals = Vec::new();
+        let mut frozen = None;
+        for name in ["frozen", "other"] {
+            let (key, secret) = (Key::new(name).unwrap(), Secret::generate().unwrap());
+            store()
+                .acquire(AcquireRequest::new(key.clone(), secret.clone(), MINUTE))
+                .await
+                .unwrap();
+            frozen.get_or_insert_with(|| std::fs::File::open(record_of(place.path())).unwrap());
+            renewals.push(ExtendRequest::new(key, secret, ExtendBy::AtLeast(10 * MINUTE)));
+        }
+        let frozen = frozen.unwrap();
+        frozen.lock().unwrap();
+        let answers = tokio::spawn(store().extend(renewals));
+        let end = Instant::now() + PATIENCE;
+        let left = async || {
+            let other = store().lookup(Key::new("other").unwrap()).await.unwrap();
+            other.unwrap().remaining.unwrap()
+        };
+        while left().await <= MINUTE {
+            assert!(Instant::now() < end, "it waits for the frozen one");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        assert!(!answers.is_finished());
+        frozen.unlock().unwrap();
+        for answer in answers.await.unwrap().unwrap() {
+            assert!(matches!(answer.unwrap(), Extension::Extended(_)));
+        }
     });
 }
 
