@@ -192,23 +192,23 @@ impl<E: Errand> Gather<E> {
         lane: usize,
         request: E::Request,
     ) -> Result<E::Answer, LockError> {
-        let mut line = match self.enter(lane, request) {
+        let mut queued = match self.enter(lane, request) {
             Entry::Alone(request, _turn) => return self.errand.one(&request).await,
-            Entry::Waits(line) => line,
+            Entry::Waits(queued) => queued,
         };
         let (start, patience) = (Instant::now(), self.crowding.timeout);
-        let mut answer = timeout_at(start + patience / 2, &mut line.answer).await;
+        let mut answer = timeout_at(start + patience / 2, &mut queued.answer).await;
         if answer.is_err() {
             // Whoever has the turns may have stopped to drive them: a future that nobody polls ends nothing.
-            if let Some(request) = self.take_back(lane, line.ticket, Some(line.ended)) {
+            if let Some(request) = self.take_back(lane, queued.ticket, Some(queued.ended)) {
                 let alone = timeout_at(start + patience, self.errand.one(&request)).await;
                 return alone.unwrap_or_else(|_| Err(unanswered(patience)));
             }
-            answer = timeout_at(start + patience, &mut line.answer).await;
+            answer = timeout_at(start + patience, &mut queued.answer).await;
         }
         match answer {
             Ok(Ok(answer)) => answer,
-            _ if self.take_back(lane, line.ticket, None).is_none() => Err(unanswered(patience)),
+            _ if self.take_back(lane, queued.ticket, None).is_none() => Err(unanswered(patience)),
             _ => Err(LockError::unavailable(format!(
                 "requests before this one were not answered within {patience:?}; this one was not sent: check the store, then try again"
             ))),

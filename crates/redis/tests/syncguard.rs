@@ -3,7 +3,6 @@
 mod support;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use holdtight_core::{AcquireRequest, Backend as _, Fence, Transfer, TransferRequest};
 use holdtight_testkit::servers::Redis;
@@ -49,7 +48,7 @@ on_redis! {
         granted(&store, &key("k"), &secret()).await;
         let shown = lookup(&store, &key("k")).await.unwrap().remaining.unwrap();
         assert!(shown <= LONG, "{shown:?} includes the second for which others wait longer");
-        assert!(shown > LONG - Duration::from_secs(30), "{shown:?}");
+        assert!(shown > LONG / 2, "{shown:?}");
         // Nonsense in one lock is no trouble for those that are listed with it.
         let odd = "{\\\"key\\\":\\\"x\\\",\\\"lockId\\\":\\\"abcdefghijklmnopqrstuv\\\",\\\"fence\\\":\\\"000000000000001\\\",\\\"acquiredAtMs\\\":1,\\\"expiresAtMs\\\":1e300}";
         admin(server, &format!("SET syncguard:x \"{odd}\"")).await;
