@@ -49,7 +49,7 @@ pub(crate) fn span(seconds: i64) -> Duration {
 
 impl Link {
     /// A new lease of at least `seconds`.
-    pub(crate) async fn grant(&self, seconds: i64) -> Result<Granted, LockError> {
+    pub(crate) async fn grant(self: &Arc<Self>, seconds: i64) -> Result<Granted, LockError> {
         // Random, not counted: whoever can guess a lease's number could end it on servers that don't check.
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|error| {
@@ -86,7 +86,7 @@ impl Link {
     }
 
     /// What is left of a lease; `None` if it is gone.
-    pub(crate) async fn rest(&self, id: i64) -> Result<Option<Rest>, LockError> {
+    pub(crate) async fn rest(self: &Arc<Self>, id: i64) -> Result<Option<Rest>, LockError> {
         let answer: LeaseTimeToLiveResponse = self
             .ask(Effect::Reads, |wire| {
                 let question = wire.request(LeaseTimeToLiveRequest { id });
@@ -104,7 +104,7 @@ impl Link {
     /// Restarts several leases; their full length in seconds each, not positive for one that is gone.
     ///
     /// Answers stand in the order of `ids`. An error says nothing about its lease.
-    pub(crate) async fn keep_alive(&self, ids: &[i64]) -> Vec<Result<i64, LockError>> {
+    pub(crate) async fn keep_alive(self: &Arc<Self>, ids: &[i64]) -> Vec<Result<i64, LockError>> {
         let streams = ids.chunks(STREAM).map(|ids| async move {
             let mut answers = Vec::with_capacity(ids.len());
             let ended = self.stream(ids, &mut answers).await;
@@ -118,7 +118,7 @@ impl Link {
 
     /// One stream of keep-alives, which the server answers in order.
     async fn stream(
-        &self,
+        self: &Arc<Self>,
         ids: &[i64],
         answers: &mut Vec<Result<i64, LockError>>,
     ) -> Result<(), LockError> {

@@ -99,7 +99,7 @@ impl Link {
     ///
     /// `send` may be called several times, but never again after a request that may have been done.
     pub(crate) async fn ask<T: Headed, F>(
-        &self,
+        self: &Arc<Self>,
         effect: Effect,
         send: impl Fn(Arc<Wire>) -> F,
     ) -> Result<T, LockError>
@@ -165,11 +165,19 @@ impl Link {
     }
 
     /// The open connection, or a new one.
-    pub(crate) async fn wire(&self) -> Result<Arc<Wire>, LockError> {
+    pub(crate) async fn wire(self: &Arc<Self>) -> Result<Arc<Wire>, LockError> {
         if let Some(wire) = &*self.current() {
             return Ok(Arc::clone(wire));
         }
-        let arrived = Instant::now();
+        // In a task of its own: a caller whose future is not polled must not keep the others from a connection.
+        let (link, arrived) = (Arc::clone(self), Instant::now());
+        tokio::spawn(async move { link.reopen(arrived).await }).await.unwrap_or_else(|error| {
+            Err(LockError::unavailable("the connection to etcd could not be opened")
+                .with_source(error))
+        })
+    }
+
+    async fn reopen(&self, arrived: Instant) -> Result<Arc<Wire>, LockError> {
         let mut gate = self.gate.lock().await;
         if let Some(wire) = &*self.current() {
             return Ok(Arc::clone(wire));

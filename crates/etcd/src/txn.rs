@@ -2,6 +2,8 @@
 //!
 //! Every read here is linearizable: etcd's default, and the stubs do not even know the other kind.
 
+use std::sync::Arc;
+
 use holdtight_core::LockError;
 
 use crate::error::Effect;
@@ -159,7 +161,11 @@ fn malformed() -> LockError {
 
 impl Link {
     /// One transaction.
-    pub(crate) async fn txn(&self, effect: Effect, txn: TxnRequest) -> Result<Answer, LockError> {
+    pub(crate) async fn txn(
+        self: &Arc<Self>,
+        effect: Effect,
+        txn: TxnRequest,
+    ) -> Result<Answer, LockError> {
         let wanted = [txn.success.len(), txn.failure.len()];
         let answer = self.ask(effect, |wire| {
             let question = wire.request(txn.clone());
@@ -169,24 +175,33 @@ impl Link {
     }
 
     /// Several reads at one revision.
-    pub(crate) async fn read(&self, ranges: Vec<RangeRequest>) -> Result<Answer, LockError> {
+    pub(crate) async fn read(
+        self: &Arc<Self>,
+        ranges: Vec<RangeRequest>,
+    ) -> Result<Answer, LockError> {
         let success = ranges.into_iter().map(read).collect();
         self.txn(Effect::Reads, TxnRequest { success, ..TxnRequest::default() }).await
     }
 
     /// The holder's entry, if the lock is held.
-    pub(crate) async fn holder(&self, lock: &Range) -> Result<Option<KeyValue>, LockError> {
+    pub(crate) async fn holder(
+        self: &Arc<Self>,
+        lock: &Range,
+    ) -> Result<Option<KeyValue>, LockError> {
         self.read(vec![oldest(lock)]).await?.key()
     }
 
     /// The entry of `place`, if it is the holder's.
-    pub(crate) async fn held(&self, place: &Place) -> Result<Option<KeyValue>, LockError> {
+    pub(crate) async fn held(
+        self: &Arc<Self>,
+        place: &Place,
+    ) -> Result<Option<KeyValue>, LockError> {
         Ok(self.holder(&place.lock).await?.filter(|entry| entry.key == place.entry))
     }
 
     /// One page of a range, by name: its keys, and whether there are more.
     pub(crate) async fn page(
-        &self,
+        self: &Arc<Self>,
         range: &Range,
         limit: i64,
     ) -> Result<(Vec<KeyValue>, bool), LockError> {

@@ -108,7 +108,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// All connections for steps.
 pub(crate) struct Lanes {
     connector: Arc<Connector>,
-    all: Vec<Lane>,
+    all: Vec<Arc<Lane>>,
     timeout: Duration,
     /// Whether a connection may carry several requests at once.
     pipelined: bool,
@@ -151,7 +151,7 @@ struct Outage {
 
 impl Lanes {
     pub(crate) fn new(connector: Arc<Connector>) -> Self {
-        let all = (0..connector.config.connections).map(|_| Lane::default()).collect();
+        let all = (0..connector.config.connections).map(|_| Arc::default()).collect();
         let (timeout, pipelined) = (connector.config.timeout, !connector.config.pooled);
         Self { connector, all, timeout, pipelined }
     }
@@ -282,11 +282,20 @@ impl Lane {
 
     /// The open connection, or a new one. Whoever comes while the server is away waits for one attempt that began
     /// after they came, made by themselves or by another, and no longer.
-    async fn link(&self, connector: &Connector) -> Result<Arc<Link>, LockError> {
+    async fn link(self: &Arc<Self>, connector: &Arc<Connector>) -> Result<Arc<Link>, LockError> {
         if let Some(link) = self.current() {
             return Ok(link);
         }
-        let came = Instant::now();
+        // In a task of its own: a caller whose future is not polled must not keep the others from a connection.
+        let (lane, connector, came) = (Arc::clone(self), Arc::clone(connector), Instant::now());
+        let opening = tokio::spawn(async move { lane.reopen(&connector, came).await });
+        opening.await.unwrap_or_else(|error| {
+            Err(LockError::unavailable("the connection to PostgreSQL could not be opened")
+                .with_source(error))
+        })
+    }
+
+    async fn reopen(&self, connector: &Connector, came: Instant) -> Result<Arc<Link>, LockError> {
         let mut outage = self.opening.lock().await;
         if let Some(link) = self.current() {
             return Ok(link);
@@ -316,10 +325,10 @@ impl Lane {
     }
 
     /// A connection, and the right to be alone on it where that is needed.
-    async fn ready(
-        &self,
+    async fn ready<'a>(
+        self: &'a Arc<Self>,
         lanes: &Lanes,
-    ) -> Result<(Option<MutexGuard<'_, ()>>, Arc<Link>), LockError> {
+    ) -> Result<(Option<MutexGuard<'a, ()>>, Arc<Link>), LockError> {
         let turn = if lanes.pipelined { None } else { Some(self.turn.lock().await) };
         Ok((turn, self.link(&lanes.connector).await?))
     }
