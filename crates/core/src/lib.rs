@@ -61,7 +61,7 @@ pub use key::{Key, KeyForm};
 pub use lease::{DEFAULT_TTL, MAX_TTL, MIN_TTL, margin, valid_until};
 pub use lock::{Builder, DistributedLock, LIST_LIMIT};
 pub use memory::MemoryStore;
-pub use owner::Owner;
+pub use owner::{Owner, OwnerText};
 pub use period::Turn;
 pub use register::FencedRegister;
 pub use retry::{Jitter, RetryPolicy};

@@ -3,7 +3,7 @@
 //! Stores keep it as one bounded line of text next to the lock. It is a hint and decides nothing.
 
 use std::fmt::{self, Write as _};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 /// The longest value of one field, in bytes; longer ones are cut at a character.
 const FIELD_BYTES: usize = 128;
@@ -189,6 +189,27 @@ fn user_name() -> Option<String> {
     #[cfg(unix)]
     let named = named.or_else(|| Some(format!("uid {}", rustix::process::getuid().as_raw())));
     named.filter(|name| !name.is_empty()).map(|name| cut(&name))
+}
+
+/// For those who write a store: the text of the owner that was asked for last. A process nearly always has one, and
+/// writing it out for every lock costs more than some stores take for a step.
+#[derive(Debug, Default)]
+pub struct OwnerText(Mutex<Option<(Arc<Owner>, Arc<str>)>>);
+
+impl OwnerText {
+    /// [`Owner::to_text`] of `owner`.
+    pub fn of(&self, owner: &Arc<Owner>) -> Arc<str> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            // The pointer cannot mean another owner: this one is kept.
+            Some((known, text)) if Arc::ptr_eq(known, owner) => Arc::clone(text),
+            _ => {
+                let text: Arc<str> = owner.to_text().into();
+                *last = Some((Arc::clone(owner), Arc::clone(&text)));
+                text
+            }
+        }
+    }
 }
 
 #[cfg(test)]

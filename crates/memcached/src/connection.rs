@@ -6,13 +6,13 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use holdtight_core::LockError;
+use holdtight_core::{LockError, OwnerText};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::config::{Address, MemcachedConfig};
@@ -36,12 +36,14 @@ const SETTLING: Duration = Duration::from_secs(1);
 /// The server, connected or not.
 pub(crate) struct Link {
     config: Arc<MemcachedConfig>,
-    state: Mutex<State>,
+    current: Mutex<Option<Arc<Session>>>,
+    /// Held while connecting: all who need a connection wait for the same attempt.
+    opening: tokio::sync::Mutex<Trouble>,
 }
 
+/// What failed the last time.
 #[derive(Default)]
-struct State {
-    session: Option<Arc<Session>>,
+struct Trouble {
     failures: u32,
     /// Until when nobody tries to connect, and why the last attempt failed.
     pause: Option<(Instant, LockError)>,
@@ -49,17 +51,37 @@ struct State {
 
 impl Link {
     pub(crate) fn new(config: Arc<MemcachedConfig>) -> Self {
-        Self { config, state: Mutex::default() }
+        Self { config, current: Mutex::default(), opening: tokio::sync::Mutex::default() }
     }
 
-    /// The connection there is, or a new one. All who need one wait for the same attempt.
-    pub(crate) async fn session(&self) -> Result<Arc<Session>, LockError> {
-        let mut state = self.state.lock().await;
-        if let Some(session) = state.session.as_ref().filter(|session| session.is_alive()) {
-            return Ok(Arc::clone(session));
+    /// The connection there is, or a new one.
+    pub(crate) async fn session(self: &Arc<Self>) -> Result<Arc<Session>, LockError> {
+        if let Some(session) = self.alive() {
+            return Ok(session);
         }
-        state.session = None;
-        if let Some((until, why)) = &state.pause
+        // In a task of its own: a caller whose future is not polled must not keep the others from a connection.
+        let link = Arc::clone(self);
+        tokio::spawn(async move { link.reopen().await }).await.unwrap_or_else(|error| {
+            Err(LockError::unavailable("the connection to memcached could not be opened")
+                .with_source(error))
+        })
+    }
+
+    fn current(&self) -> MutexGuard<'_, Option<Arc<Session>>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn alive(&self) -> Option<Arc<Session>> {
+        self.current().as_ref().filter(|session| session.is_alive()).map(Arc::clone)
+    }
+
+    async fn reopen(&self) -> Result<Arc<Session>, LockError> {
+        let mut trouble = self.opening.lock().await;
+        if let Some(session) = self.alive() {
+            return Ok(session);
+        }
+        *self.current() = None;
+        if let Some((until, why)) = &trouble.pause
             && Instant::now() < *until
         {
             return Err(why.duplicate());
@@ -67,14 +89,15 @@ impl Link {
         match Session::open(&self.config).await {
             Ok(session) => {
                 let session = Arc::new(session);
-                *state = State { session: Some(Arc::clone(&session)), ..State::default() };
+                *self.current() = Some(Arc::clone(&session));
+                *trouble = Trouble::default();
                 Ok(session)
             }
             Err(why) => {
-                let pause = FIRST_PAUSE * 2u32.saturating_pow(state.failures.min(16));
+                let pause = FIRST_PAUSE * 2u32.saturating_pow(trouble.failures.min(16));
                 let pause = pause.min(LONGEST_PAUSE).mul_f64(0.5 + fastrand::f64() / 2.0);
-                state.failures = state.failures.saturating_add(1);
-                state.pause = Some((Instant::now() + pause, why.duplicate()));
+                trouble.failures = trouble.failures.saturating_add(1);
+                trouble.pause = Some((Instant::now() + pause, why.duplicate()));
                 tracing::debug!(error = %why, ?pause, "no connection");
                 Err(why)
             }
@@ -92,6 +115,7 @@ pub(crate) struct Session {
     settled_at: Instant,
     /// What was written through it.
     pub(crate) recent: Recent,
+    pub(crate) owners: OwnerText,
 }
 
 impl Session {
@@ -142,7 +166,14 @@ impl Session {
         let settling = if uptime < YOUNG { SETTLING } else { Duration::ZERO };
         tracing::debug!(%server, start, uptime, "connected");
         let (time, settled_at) = ((time, asked_at), asked_at + settling);
-        Ok(Self { wire, start, time, settled_at, recent: Recent::default() })
+        Ok(Self {
+            wire,
+            start,
+            time,
+            settled_at,
+            recent: Recent::default(),
+            owners: OwnerText::default(),
+        })
     }
 
     fn is_alive(&self) -> bool {
@@ -155,7 +186,10 @@ impl Session {
     /// that grant, so in a later second, and its fences are higher. Without this, a server that is restarted twice
     /// in one second would count the same fences again.
     pub(crate) async fn settled(&self) {
-        sleep_until(self.settled_at).await;
+        // Nearly always long ago, and then not worth a timer.
+        if Instant::now() < self.settled_at {
+            sleep_until(self.settled_at).await;
+        }
     }
 
     /// About what the server's clock says now. For display.
@@ -223,7 +257,11 @@ impl Wire {
 
     async fn exchange(&self, request: Request) -> Result<Reply, Fault> {
         let limit = Instant::now() + self.timeout;
-        let place = match timeout_at(limit, self.jobs.reserve()).await {
+        let place = match self.jobs.try_reserve() {
+            Ok(place) => Ok(Ok(place)),
+            Err(_) => timeout_at(limit, self.jobs.reserve()).await,
+        };
+        let place = match place {
             Ok(Ok(place)) => place,
             Ok(Err(_)) => return Err(Fault::NotSent("the connection broke".into())),
             Err(_) => return Err(Fault::NotSent("too many requests wait for it".into())),

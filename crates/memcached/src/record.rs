@@ -5,6 +5,8 @@
 //! write that changes that number (an extension) puts the fence into the record. Every reader, at any time, comes to
 //! the same fence.
 
+use std::sync::Arc;
+
 use holdtight_core::{Fence, Key, Owner, Secret};
 
 /// The first word of every record. Another format gets another word, and is then somebody else's lock to us.
@@ -26,7 +28,7 @@ pub(crate) struct Record {
     pub(crate) granted_at: u64,
     pub(crate) key: String,
     /// [`Owner::to_text`].
-    pub(crate) owner: String,
+    pub(crate) owner: Arc<str>,
 }
 
 impl Record {
@@ -162,6 +164,7 @@ mod tests {
         ) {
             let secret = Secret::parse(&secret).unwrap();
             let fence = fence.map(Fence::new);
+            let owner = owner.into();
             let record = Record { secret, start, fence, granted_at, key, owner };
             prop_assert!(Record::from_bytes(&record.to_bytes()) == Some(record));
         }

@@ -254,7 +254,7 @@ impl Step {
             fence: None,
             granted_at: self.session.server_time(),
             key: self.key.as_str().to_owned(),
-            owner: request.owner.to_text(),
+            owner: self.session.owners.of(&request.owner),
         }
     }
 

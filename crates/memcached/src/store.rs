@@ -31,7 +31,7 @@ const MAX_BATCH: usize = 128;
 /// ```
 pub struct MemcachedStore {
     config: Arc<MemcachedConfig>,
-    pub(crate) link: Link,
+    pub(crate) link: Arc<Link>,
 }
 
 impl MemcachedStore {
@@ -57,7 +57,7 @@ impl MemcachedStore {
     /// As [`MemcachedStore::connect`].
     pub async fn open(config: MemcachedConfig) -> Result<Self, LockError> {
         let config = Arc::new(config);
-        let store = Self { link: Link::new(Arc::clone(&config)), config };
+        let store = Self { link: Arc::new(Link::new(Arc::clone(&config))), config };
         for finding in store.examine().await?.findings {
             let eviction = finding.subject == "eviction";
             match finding.level {

@@ -3,13 +3,13 @@
 //! Each method of the contract is one script. What is sent and how the answer is read stands in `steps.rs`.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use holdtight_core::{
     AcquireRequest, Attempt, Backend, Capabilities, ExtendRequest, Extension, Fence, Guarantees,
-    Holder, Key, KeyForm, Level, LockError, ManyAttempt, Owner, Release, Reply, Secret,
+    Holder, Key, KeyForm, Level, LockError, ManyAttempt, Owner, OwnerText, Release, Reply, Secret,
     Subscription, Transfer, TransferRequest, WakeUps,
 };
 use redis::Cmd;
@@ -46,8 +46,7 @@ pub struct RedisStore {
     /// Where callers may share a script.
     pub(crate) together: Option<Together>,
     requests: AtomicU64,
-    /// The last owner and what it is in the store: nearly always the same one.
-    owner: Mutex<(Arc<Owner>, Arc<str>)>,
+    owner: OwnerText,
     wake_ups: WakeUps,
 }
 
@@ -99,8 +98,7 @@ impl RedisStore {
         };
         let announce = if cluster { Announce::Shard } else { Announce::Server };
         let scripts = crate::scripts::set(config.layout, announce);
-        let (requests, owner) = (AtomicU64::new(0), Owner::unknown());
-        let owner = Mutex::new((owner.into(), "".into()));
+        let (requests, owner) = (AtomicU64::new(0), OwnerText::default());
         let wake_ups = WakeUps::None;
         // A step that waits for replicas is answered with all that travels with it, or not at all.
         let alone = config.wait_replicas > 0 || !names.together();
@@ -154,12 +152,7 @@ impl RedisStore {
 
     /// What stands in the store for `owner`.
     pub(crate) fn owner_text(&self, owner: &Arc<Owner>) -> Arc<str> {
-        let mut last = self.owner.lock().unwrap_or_else(PoisonError::into_inner);
-        // The pointer cannot mean another owner: this one is kept.
-        if !Arc::ptr_eq(&last.0, owner) {
-            *last = (Arc::clone(owner), owner.to_text().into());
-        }
-        Arc::clone(&last.1)
+        self.owner.of(owner)
     }
 
     /// Runs a script on the server of `lock` by its hash, or whole if the server does not know it yet.
