@@ -1,4 +1,4 @@
-//! Memcached: one connection, requests pipelined; look, add, look, delete by the CAS number that was seen.
+//! Memcached: one connection, requests pipelined; look, add, delete by the CAS number that the add was answered with.
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
@@ -48,15 +48,15 @@ impl Raw {
 
     pub(crate) async fn pair(self, key: String) -> Result<(), Failure> {
         let look = format!("mg raw:{key} v c t\r\n");
-        if !self.ask(look.clone()).await?.starts_with("EN") {
+        if !self.ask(look).await?.starts_with("EN") {
             return Err("a key of its own was busy".into());
         }
         let add = format!("ms raw:{key} {} ME T32 c\r\n{OWNER}\r\n", OWNER.len());
-        if !self.ask(add).await?.starts_with("HD") {
+        let stored = self.ask(add).await?;
+        if !stored.starts_with("HD") {
             return Err("the lock was not stored".into());
         }
-        let found = self.ask(look).await?;
-        let cas = found.split_whitespace().find_map(|word| word.strip_prefix('c'));
+        let cas = stored.split_whitespace().find_map(|word| word.strip_prefix('c'));
         let cas = cas.ok_or("a value without its number")?;
         if !self.ask(format!("md raw:{key} C{cas}\r\n")).await?.starts_with("HD") {
             return Err("its own lock was not there".into());

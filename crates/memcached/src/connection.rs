@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -322,8 +323,9 @@ impl Carrier {
     async fn work_on(&mut self, stream: impl AsyncRead + AsyncWrite) -> Result<(), String> {
         let (mut from, mut to) = tokio::io::split(stream);
         let mut wanted = true;
+        // One for the whole connection: setting a timer for every request would cost more than writing it.
+        let mut alarm = pin!(sleep_until(Instant::now() + self.patience));
         while wanted || !self.waiting.is_empty() {
-            let overdue = self.waiting.front().map(|(since, _)| *since + self.patience);
             let room = self.out.is_empty() && self.waiting.len() < PIPELINE;
             tokio::select! {
                 job = self.work.recv(), if wanted && room => match job {
@@ -340,8 +342,14 @@ impl Carrier {
                     Ok(_) => self.deliver()?,
                     Err(error) => return Err(format!("the connection broke: {error}")),
                 },
-                () = async { sleep_until(overdue.unwrap_or_else(Instant::now)).await }, if overdue.is_some() => {
-                    return Err("the server is silent".to_owned());
+                () = &mut alarm, if !self.waiting.is_empty() => {
+                    let now = Instant::now();
+                    // It was set for a request that may have been answered since.
+                    let due = self.waiting.front().map_or(now, |(since, _)| *since) + self.patience;
+                    if due <= now {
+                        return Err("the server is silent".to_owned());
+                    }
+                    alarm.as_mut().reset(due);
                 }
             }
         }
