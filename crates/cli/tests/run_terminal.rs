@@ -59,7 +59,7 @@ fn a_shell_inside_has_job_control_of_its_own() {
     terminal.expect("Stopped");
     terminal.expect("inner> ");
     // A shell does not leave while it knows of a stopped job, so it has to hear of its end first.
-    terminal.enter("kill -KILL %1; wait; echo $HOLDTIGHT_KEY-is-held");
+    terminal.enter("kill -KILL %1; while [ -n \"$(jobs -s)\" ]; do sleep 0.01; done; echo $HOLDTIGHT_KEY-is-held");
     terminal.expect("k-is-held");
     terminal.enter("exit 6");
     terminal.expect("ready> ");
