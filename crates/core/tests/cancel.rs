@@ -307,6 +307,30 @@ fn a_handle_may_be_dropped_anywhere_and_at_any_time() {
     next.block_on(async { handle.release().await.unwrap() });
 }
 
+/// The keeper's runtime ends when the only other one that was seen has ended before it.
+#[test]
+fn runtimes_may_end_in_any_order_while_locks_are_held() {
+    let clock = ManualClock::over(holdtight_core::BootClock);
+    let store = Scripted::new(clock.clone());
+    let lock = builder(&store, &clock).ttl(TTL).build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let held = [&first, &second].map(|runtime| {
+        let key = format!("{:?}", runtime.handle().id());
+        runtime.block_on(async { lock.acquire(key).await.unwrap() })
+    });
+    second.shutdown_timeout(Duration::from_secs(1));
+    first.shutdown_timeout(Duration::from_secs(1));
+    assert!(held.iter().all(LockHandle::is_held));
+    // Whoever comes next finds a keeper's desk that nobody sits at, and sits down.
+    let third = runtime();
+    third.block_on(async {
+        lock.acquire("k").await.unwrap().release().await.unwrap();
+        for handle in held {
+            handle.release().await.unwrap();
+        }
+    });
+}
+
 /// As in tests: one lock for all, and a runtime for each.
 #[test]
 fn locks_of_one_runtime_are_kept_when_another_one_ends() {

@@ -147,7 +147,9 @@ impl Drop for Attendance {
         let Some(desk) = self.desk.upgrade() else { return };
         desk.attended.store(false, Ordering::Release);
         desk.runtimes.forget(self.runtime);
-        if desk.plan().book.next_wake().is_some()
+        // Asked first: a runtime that has ended too drops the task at once, which comes here again.
+        let needed = desk.plan().book.next_wake().is_some();
+        if needed
             && let Some(runtime) = desk.runtimes.latest()
             && !desk.attended.swap(true, Ordering::AcqRel)
         {
