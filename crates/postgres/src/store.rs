@@ -74,6 +74,7 @@ impl PostgresStore {
     /// Removes the rows of all keys that have been free for at least `idle`, now, and says how many.
     ///
     /// The store does this by itself about once a minute, for keys that have been free for five; nobody has to call it.
+    /// Only one process sweeps at a time: while another does, this one leaves the rows to it and counts none.
     ///
     /// # Errors
     /// As any step; what was removed until then stays removed.

@@ -29,8 +29,10 @@ const SETTINGS: &str = "SELECT pg_catalog.set_config('search_path', 'pg_catalog'
      pg_catalog.set_config('lock_timeout', '2s', true), pg_catalog.set_config('synchronous_commit', \
      CASE pg_catalog.current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true);";
 
-/// The server's time in whole milliseconds, as the package computes it, but when the locks are held.
-const NOW: &str = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS ms";
+/// The server's time in whole milliseconds, as the package computes it, but when the locks are held; and in tenths of
+/// those, for fences.
+const NOW: &str = "SELECT t.tenths / 10 AS ms, t.tenths \
+     FROM (SELECT floor(extract(epoch FROM clock_timestamp()) * 10000)::bigint AS tenths) AS t";
 
 /// The steps of the syncguard layout on their lanes.
 pub(crate) struct Syncguard {
@@ -48,8 +50,8 @@ impl Syncguard {
         base.ttl_slack(Duration::from_secs(1)).force_release(true).max_batch(100)
     }
 
-    /// The fence is the counter of the package, but never below the time in milliseconds: Node goes on counting from
-    /// there, and a counter that was lost does not repeat. Nothing is written when the numbers have run out.
+    /// The fence is the counter of the package, but never below the time in tenths of a millisecond: Node goes on
+    /// counting from there, and a counter that was lost does not repeat. Nothing is written when the numbers have run out.
     pub(crate) async fn acquire(&self, request: AcquireRequest) -> Result<Attempt, LockError> {
         let (locks, fences) = (&self.locks, &self.fences);
         let (key, id) = (literal(request.key.as_str()), literal(request.secret.expose()));
@@ -68,7 +70,7 @@ impl Syncguard {
              minted AS (
                  INSERT INTO {fences} AS f (fence_key, fence, key_debug)
                  SELECT 'fence:' || {key}, next.fence, {key} FROM (
-                     SELECT greatest(now.ms, coalesce((SELECT c.fence FROM {fences} c WHERE c.fence_key = 'fence:' || {key}), 0) + 1)
+                     SELECT greatest(now.tenths, coalesce((SELECT c.fence FROM {fences} c WHERE c.fence_key = 'fence:' || {key}), 0) + 1)
                          AS fence FROM now) AS next
                  WHERE NOT EXISTS (SELECT FROM live) AND next.fence <= {LAST_FENCE}
                  ON CONFLICT (fence_key) DO UPDATE SET fence = excluded.fence

@@ -3,15 +3,35 @@
 mod support;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use holdtight_core::{AcquireRequest, Backend as _, Fence, Transfer, TransferRequest};
 use holdtight_testkit::servers::Redis;
-use support::{LONG, admin, connect, granted, key, lookup, release, secret};
+use support::{LONG, PATIENCE, admin, connect, granted, key, lookup, release, secret};
 
 const COUNTER: &str = "syncguard:fence:syncguard:k";
 
 async fn store(server: &Redis) -> Arc<holdtight_redis::RedisStore> {
     connect(&format!("{}?layout=syncguard", server.url())).await
+}
+
+/// Waits until the server's clock is past this fence, as it is after any fail-over.
+async fn passed(server: &Redis, fence: Fence) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let time = admin(server, "TIME").await;
+        let words =
+            time.lines().filter(|line| line.starts_with(|first: char| first.is_ascii_digit()));
+        let [seconds, micros] =
+            words.map(|word| word.trim().parse::<u64>().unwrap()).collect::<Vec<_>>()[..]
+        else {
+            panic!("{time:?}")
+        };
+        if seconds * 10_000 + micros / 100 > fence.get() {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{time:?} is still before {fence}");
+    }
 }
 
 on_redis! {
@@ -26,6 +46,7 @@ on_redis! {
             let (me, next) = (secret(), secret());
             let fence = granted(&store, &key("k"), &me).await.fence;
             assert!(fence > last, "{fence} after {last}, {harm}");
+            passed(server, fence).await;
             if harm.starts_with("SET") {
                 admin(server, &harm).await;
             }
@@ -34,6 +55,7 @@ on_redis! {
             let Transfer::Transferred(handed) = handed else { panic!("{handed:?}") };
             assert!(handed.fence > fence, "{} after {fence}, {harm}", handed.fence);
             last = handed.fence;
+            passed(server, last).await;
             release(&store, &key("k"), &next).await;
         }
         // A counter that is ahead is counted on, as Node does.

@@ -19,7 +19,7 @@ local ends = now + tonumber(ARGV[3])
 if live then
   lock.expiresAtMs = math.max(lock.expiresAtMs, ends)
 else
-  local fence, refusal = count(KEYS[2], now)
+  local fence, refusal = count(KEYS[2], micros)
   if not fence then return refusal end
   lock = {lockId = ARGV[2], key = ARGV[4], fence = fence, acquiredAtMs = now, expiresAtMs = ends}
 end
