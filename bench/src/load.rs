@@ -72,7 +72,12 @@ where
 
 /// Takes and gives back `key` with our library.
 pub(crate) async fn our_pair(lock: DistributedLock, key: String) -> Result<(), Failure> {
-    let handle = lock.try_acquire(&key).await?.ok_or("a key of our own was busy")?;
+    let handle = match lock.try_acquire(&key).await {
+        Ok(handle) => handle.ok_or("a key of our own was busy")?,
+        // A machine that stood still for a second. It shows in the time.
+        Err(error) if error.kind().is_transient() => lock.acquire(&key).await?,
+        Err(error) => return Err(error.into()),
+    };
     handle.release().await?;
     Ok(())
 }

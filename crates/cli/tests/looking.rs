@@ -75,7 +75,7 @@ fn wait_ends_when_the_key_is_free_and_does_not_take_it() {
     let home = Home::new();
     home.call("wait k").succeeded();
     let token = home.acquire("k")["token"].as_str().unwrap().to_owned();
-    let busy = home.call("wait k -w 30ms");
+    let busy = home.call("wait k -w 1s");
     assert_eq!(busy.code, 75);
     assert!(busy.err.contains("\"k\" is busy; gave up after") && busy.err.contains("Fence:"));
 

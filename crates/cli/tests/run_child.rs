@@ -94,8 +94,13 @@ fn what_nohup_ignores_stays_ignored_in_the_command_and_while_waiting() {
     nohup.arg(inner.get_program()).args(inner.get_args()).stdin(Stdio::null());
     nohup.env("HOLDTIGHT_STORE", bench.store_url());
     let waiter = Started::new(&mut nohup);
-    // The signal is harmless before the wait and during it; there is nothing to wait for.
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    // The signal is harmless before the wait and during it; only `nohup` itself must have come so far.
+    eventually("nohup ignores it", || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", waiter.pid()));
+        let status = status.unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|m| m & 1 == 1)
+    });
     waiter.signal(Signal::HUP);
     std::fs::write(bench.path("go"), "").unwrap();
     let output = waiter.finish();
@@ -210,7 +215,8 @@ fn what_the_command_leaves_in_the_background_goes_on_without_the_lock() {
 #[test]
 fn nothing_of_ours_is_left_when_it_is_over() {
     let bench = Bench::new();
-    let run = bench.start(&["run", "k", "--", "sh", "-c", "echo $$ > pid; sleep 0.1"]);
+    let script = "echo $$ > pid; while [ ! -e go ]; do sleep 0.02; done";
+    let run = bench.start(&["run", "k", "--", "sh", "-c", script]);
     let wrapper = run.pid();
     bench.pid("pid");
     let guardians = || {
@@ -227,6 +233,7 @@ fn nothing_of_ours_is_left_when_it_is_over() {
         found
     };
     assert_eq!(guardians().len(), 1);
+    std::fs::write(bench.path("go"), "").unwrap();
     assert_eq!(code(&run.finish()), 0);
     assert_eq!(guardians(), Vec::<i32>::new());
     let live = std::fs::read_dir(bench.path("store/live")).unwrap().count();

@@ -69,7 +69,7 @@ fn a_wrapper_that_is_killed_at_any_moment_leaves_no_command_behind() {
 #[test]
 fn a_stopped_wrapper_loses_its_lock_and_its_command_and_learns_that_first() {
     let bench = Bench::new();
-    let (holder, [child, grandchild]) = stubborn(&bench, &["--ttl", "2s"]);
+    let (holder, [child, grandchild]) = stubborn(&bench, &["--ttl", "8s"]);
     holder.signal(Signal::STOP);
     // The wrapper stands still, its command does not: the guardian ends it when the lease does.
     let next = bench.output(&["run", "k", "--", "bash", "-c", INSPECT]);
@@ -89,7 +89,7 @@ fn a_stopped_command_does_not_keep_the_lock_from_being_renewed() {
         "run",
         "k",
         "--ttl",
-        "1s",
+        "4s",
         "--",
         "sh",
         "-c",
@@ -97,7 +97,7 @@ fn a_stopped_command_does_not_keep_the_lock_from_being_renewed() {
     ]);
     let child = Pid::from_raw(bench.pid("child")).unwrap();
     kill_process_group(child, Signal::STOP).unwrap();
-    let busy = bench.output(&["run", "-w", "2500ms", "k", "true"]);
+    let busy = bench.output(&["run", "-w", "5s", "k", "true"]);
     assert_eq!(code(&busy), 75, "{}", stderr(&busy));
     std::fs::write(bench.path("go"), "").unwrap();
     // A CONT to the wrapper is a CONT to the command.
@@ -181,7 +181,7 @@ fn a_store_that_is_gone_at_the_end_keeps_neither_the_exit_nor_the_code() {
 #[test]
 fn max_hold_stops_the_command_and_says_so() {
     let bench = Bench::new();
-    let (holder, [child, grandchild]) = stubborn(&bench, &["--max-hold", "1s"]);
+    let (holder, [child, grandchild]) = stubborn(&bench, &["--max-hold", "4s"]);
     let output = holder.finish();
     assert_eq!(code(&output), 74);
     assert!(stderr(&output).contains("--max-hold"), "{}", stderr(&output));

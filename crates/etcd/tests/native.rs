@@ -384,7 +384,7 @@ fn copy_all(from: &std::path::Path, to: &std::path::Path) {
 on_etcd! {
     async fn members_of_two_clusters_are_no_store(server: &Etcd) {
         let other = Etcd::start().await;
-        let url = format!("{},127.0.0.1:{}?timeout=700ms", server.url(), other.port());
+        let url = format!("{},127.0.0.1:{}?timeout=2s", server.url(), other.port());
         // Whichever is asked first: when it is gone, the other one is a stranger.
         let store = match EtcdStore::connect(&url).await {
             Ok(store) => Arc::new(store),

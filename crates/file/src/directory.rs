@@ -40,6 +40,8 @@ pub(crate) enum Access {
 pub(crate) struct Directory {
     root: PathBuf,
     identity: (u64, u64),
+    /// Kept open, so that no other directory can get the number of this one while we go by it.
+    _opened: File,
     pub(crate) access: Access,
     pub(crate) file_system: FileSystem,
 }
@@ -68,7 +70,8 @@ impl Directory {
         let access = judge(found.uid(), found.mode(), me).map_err(|why| {
             LockError::invalid_config(format!("the directory {} {why}", root.display()))
         })?;
-        let this = Self { identity: (found.dev(), found.ino()), root, access, file_system };
+        let identity = (found.dev(), found.ino());
+        let this = Self { identity, _opened: directory, root, access, file_system };
         for part in [this.keys(), this.live(), this.new_files()] {
             this.make_directory(&part)?;
         }

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::fs::TryLockError;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, TryLockError as InTurn};
 use std::time::Duration;
 
 use holdtight_core::LockError;
@@ -37,11 +38,19 @@ pub(crate) struct Facts {
 pub(crate) struct Ledger {
     file: File,
     path: PathBuf,
+    /// The file's lock belongs to the open file, which all threads of a store share: it does not keep them apart.
+    turn: Mutex<()>,
 }
 
 /// The ledger, locked: one sweep at a time.
 #[derive(Debug)]
-pub(crate) struct Locked<'l>(&'l Ledger, pub(crate) Facts);
+pub(crate) struct Locked<'l> {
+    ledger: &'l Ledger,
+    /// What it says, since it was locked.
+    pub(crate) facts: Facts,
+    /// Given up after the file's lock.
+    _turn: MutexGuard<'l, ()>,
+}
 
 impl Ledger {
     /// Opens the ledger, or makes one that says that nothing happened yet.
@@ -49,7 +58,7 @@ impl Ledger {
         let path = directory.ledger();
         for _ in 0..16 {
             match open_file(&path, true) {
-                Ok(file) => return Ok(Self { file, path }),
+                Ok(file) => return Ok(Self { file, path, turn: Mutex::new(()) }),
                 Err(source) if source.kind() == std::io::ErrorKind::NotFound => {}
                 Err(source) => return Err(error::io("open", &path, source)),
             }
@@ -78,7 +87,7 @@ impl Ledger {
                 if let Ok(root) = File::open(directory.root()) {
                     let _ = root.sync_all();
                 }
-                return Ok(Self { file, path });
+                return Ok(Self { file, path, turn: Mutex::new(()) });
             }
         }
         Err(LockError::unavailable(format!("{} keeps disappearing", path.display())))
@@ -111,9 +120,15 @@ impl Ledger {
 
     /// Takes the ledger for writing; `None` if somebody else has it.
     pub(crate) fn try_lock(&self) -> Result<Option<Locked<'_>>, LockError> {
+        let turn = match self.turn.try_lock() {
+            Ok(turn) => turn,
+            // The mutex guards no data of its own.
+            Err(InTurn::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(InTurn::WouldBlock) => return Ok(None),
+        };
         match self.file.try_lock() {
             Ok(()) => match self.read() {
-                Ok(facts) => Ok(Some(Locked(self, facts))),
+                Ok(facts) => Ok(Some(Locked { ledger: self, facts, _turn: turn })),
                 Err(error) => {
                     let _ = self.file.unlock();
                     Err(error)
@@ -129,17 +144,17 @@ impl Locked<'_> {
     /// Writes new facts, and waits until they are on the disk: what follows relies on them.
     pub(crate) fn write(&mut self, facts: Facts) -> Result<(), LockError> {
         let facts = Facts {
-            number: self.1.number + 1,
-            high_water: facts.high_water.max(self.1.high_water),
+            number: self.facts.number + 1,
+            high_water: facts.high_water.max(self.facts.high_water),
             ..facts
         };
-        let Ledger { file, path } = self.0;
+        let Ledger { file, path, .. } = self.ledger;
         failpoint::point("before the ledger is written");
         file.write_all_at(facts.encode(&mut [0; PAGE]), 0)
             .map_err(|source| error::io("write", path, source))?;
         failpoint::point("after the ledger was written");
         file.sync_data().map_err(|source| error::perhaps("sync", path, source))?;
-        self.1 = facts;
+        self.facts = facts;
         Ok(())
     }
 }
@@ -147,7 +162,7 @@ impl Locked<'_> {
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         // By hand and not by closing: a forked child may have the same open file.
-        let _ = self.0.file.unlock();
+        let _ = self.ledger.file.unlock();
     }
 }
 
@@ -210,11 +225,15 @@ mod tests {
         let directory = Directory::open(dir.path()).unwrap();
         let ledger = Ledger::open(&directory, BOOT, 1).unwrap();
         let mut locked = ledger.try_lock().unwrap().unwrap();
-        let facts = locked.1;
+        let facts = locked.facts;
         locked.write(Facts { high_water: 500, ..facts }).unwrap();
         locked.write(Facts { high_water: 3, swept_at: 9, ..facts }).unwrap();
         let other = Ledger::open(&directory, BOOT, 1).unwrap();
         assert!(other.try_lock().unwrap().is_none());
+        assert!(
+            ledger.try_lock().unwrap().is_none(),
+            "nor does another thread of this store get it"
+        );
         drop(locked);
         assert!(other.try_lock().unwrap().is_some());
         let whole = std::fs::read(directory.ledger()).unwrap();

@@ -78,7 +78,7 @@ impl FileStore {
                 }
             }
             self.clear_unfinished(&dead)?;
-            let facts = ledger.1;
+            let facts = ledger.facts;
             ledger.write(Facts { swept_at: self.boot.now(), ..facts })?;
         }
         drop(ledger);
@@ -143,10 +143,10 @@ impl FileStore {
     /// Makes sure that the high-water mark is at least `fence`, and usually far above: one write serves
     /// all records that were granted before now.
     fn raise(&self, ledger: &mut Locked<'_>, fence: u64) -> Result<(), LockError> {
-        if ledger.1.high_water >= fence {
+        if ledger.facts.high_water >= fence {
             return Ok(());
         }
-        let facts = ledger.1;
+        let facts = ledger.facts;
         ledger.write(Facts {
             boot: self.boot.id,
             written_at: self.boot.now(),
@@ -214,7 +214,7 @@ impl FileStore {
             }
             std::thread::sleep(Duration::from_millis(2));
         };
-        let facts = ledger.1;
+        let facts = ledger.facts;
         if !is_over(&facts) {
             return Ok(());
         }
@@ -241,7 +241,12 @@ impl FileStore {
             let _ = fs::remove_dir(part);
         }
         let now = self.boot.now();
-        ledger.write(Facts { boot: self.boot.id, written_at: now, swept_at: now, ..ledger.1 })?;
+        ledger.write(Facts {
+            boot: self.boot.id,
+            written_at: now,
+            swept_at: now,
+            ..ledger.facts
+        })?;
         tracing::info!(files = files.len(), "cleared the locks of an earlier boot");
         Ok(())
     }

@@ -191,7 +191,12 @@ fn users_of_a_group_share_a_directory_that_root_made_for_them() {
     fs::set_permissions(&place, Permissions::from_mode(0o2770)).unwrap();
     // Programs under a home directory cannot be run by others, so a copy is.
     let program = parent.path().join("program");
-    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    // By another process: a child that a test beside this one forks meanwhile would keep our copy open for writing.
+    let copied = std::process::Command::new("cp")
+        .arg(std::env::current_exe().unwrap())
+        .arg(&program)
+        .status();
+    assert!(copied.unwrap().success());
     let program = program.to_str().unwrap();
     let shell = "shift; exec \"$P\" \"$@\"";
     let member = |user: &'static str| {

@@ -7,7 +7,7 @@ mod support;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use holdtight_core::{AcquireRequest, Attempt, Backend, DistributedLock, Key, Release, Secret};
@@ -87,13 +87,16 @@ fn sweeps_in_the_midst_of_acquirers_cost_no_exclusion_and_no_fence() {
     let stop = AtomicBool::new(false);
     let owner = std::sync::Mutex::new(());
     let last = std::sync::Mutex::new(0_u64);
+    let removed = AtomicUsize::new(0);
+    // However slow the sweep is: the two must have met.
+    let met = || removed.load(Ordering::Relaxed) > 10;
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..4)
             .map(|_| {
                 scope.spawn(|| {
                     let store = Arc::new(store(place.path()));
                     let mut grants = 0;
-                    while grants < 1500 {
+                    while grants < 1500 || !met() && grants < 200_000 {
                         let Some((request, fence)) = block_on(acquire_with_fence(&store, "k"))
                         else {
                             std::thread::yield_now();
@@ -112,15 +115,15 @@ fn sweeps_in_the_midst_of_acquirers_cost_no_exclusion_and_no_fence() {
             .collect();
         let sweeper = scope.spawn(|| {
             let store = store(place.path());
-            let mut removed = 0;
             while !stop.load(Ordering::Relaxed) {
-                removed += store.sweep(Duration::ZERO).unwrap().removed;
+                let swept = store.sweep(Duration::ZERO).unwrap();
+                removed.fetch_add(swept.removed, Ordering::Relaxed);
             }
-            removed
         });
         let ended: Vec<_> = workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         stop.store(true, Ordering::Relaxed);
-        assert!(sweeper.join().unwrap() > 10, "the sweep must have met the acquirers");
+        sweeper.join().unwrap();
+        assert!(met(), "the sweep must have met the acquirers");
         for end in ended {
             end.unwrap();
         }

@@ -184,11 +184,11 @@ fn a_store_that_is_ready_is_taken_with_options() {
 
 #[test]
 fn a_handle_got_inside_a_runtime_is_renewed_and_released_after_that_runtime_is_gone() {
-    let lock = DistributedLock::builder("memory:").ttl(2 * SECOND).connect().unwrap();
+    let lock = DistributedLock::builder("memory:").ttl(6 * SECOND).connect().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let handle = runtime.block_on(async { lock.acquire("a").get().unwrap() });
     drop(runtime);
-    let lost = handle.lost_within(5 * SECOND / 2).unwrap();
+    let lost = handle.lost_within(7 * SECOND).unwrap();
     assert_eq!(lost, None, "kept by the background thread for longer than a lease");
     // A waiter of this process makes the release take the long way, through the reaper.
     let waiting = {

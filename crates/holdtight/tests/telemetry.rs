@@ -135,7 +135,7 @@ impl Told {
 async fn scenario(store: Arc<dyn Backend>, told: &Told) -> Vec<LockToken> {
     let sink = told.clone();
     let builder = Builder::shared(store)
-        .ttl(Duration::from_secs(3))
+        .ttl(Duration::from_secs(6))
         .on_event(move |event| sink.note(event))
         .reveal_keys(|_| true);
     told.note(&builder);
@@ -156,7 +156,9 @@ async fn scenario(store: Arc<dyn Backend>, told: &Told) -> Vec<LockToken> {
     told.note(&lock.list("").await.unwrap());
     // Renewed at least once, whatever the machine is doing.
     let before = told.text().matches("Renewed").count();
+    let started = std::time::Instant::now();
     while told.text().matches("Renewed").count() == before {
+        assert!(started.elapsed() < Duration::from_secs(60), "never renewed:\n{}", told.text());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     handle.extend(Duration::from_secs(60)).await.unwrap();

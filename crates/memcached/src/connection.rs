@@ -14,7 +14,8 @@ use holdtight_core::{LockError, OwnerText};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::config::{Address, MemcachedConfig};
 use crate::error::{Fault, refused};
@@ -23,6 +24,9 @@ use crate::recent::Recent;
 
 /// Requests that may wait for their replies, or for being sent.
 const PIPELINE: usize = 1024;
+
+/// So much that has been written is kept at most, where more comes all the time.
+const SENT_BYTES: usize = 1 << 16;
 
 /// The pauses between attempts to connect: the first and the longest. Each is cut short at random by up to a half.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -199,7 +203,7 @@ impl Session {
     }
 
     /// Sends a request and waits for its reply.
-    pub(crate) async fn ask(&self, request: Request) -> Result<Reply, LockError> {
+    pub(crate) async fn ask(&self, request: Request<'_>) -> Result<Reply, LockError> {
         self.wire.ask(request).await
     }
 
@@ -224,26 +228,24 @@ struct Wire {
 }
 
 struct Job {
-    request: Request,
+    /// As it is sent: written by its caller, because the task has to do with everybody's.
+    request: Vec<u8>,
     reply: oneshot::Sender<Result<Reply, Fault>>,
 }
 
 impl Wire {
     async fn connect(config: &MemcachedConfig, server: Arc<str>) -> io::Result<Self> {
         let (jobs, work) = mpsc::channel(PIPELINE);
-        // A caller gives up after one timeout. The connection stays for one more, so that what follows, such as the
-        // release of a lock that was perhaps granted, comes after it on the same connection.
-        let patience = config.timeout * 2;
         match &config.address {
             Address::Tcp(host, port) => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 stream.set_nodelay(true)?;
-                tokio::spawn(Carrier::new(work, patience).carry(stream));
+                tokio::spawn(Carrier::new(work, config.timeout).carry(stream));
             }
             #[cfg(unix)]
             Address::Unix(path) => {
                 let stream = tokio::net::UnixStream::connect(path).await?;
-                tokio::spawn(Carrier::new(work, patience).carry(stream));
+                tokio::spawn(Carrier::new(work, config.timeout).carry(stream));
             }
             #[cfg(not(unix))]
             Address::Unix(_) => return Err(io::ErrorKind::Unsupported.into()),
@@ -251,16 +253,15 @@ impl Wire {
         Ok(Self { jobs, timeout: config.timeout, server })
     }
 
-    async fn ask(&self, request: Request) -> Result<Reply, LockError> {
+    async fn ask(&self, request: Request<'_>) -> Result<Reply, LockError> {
         let writes = request.writes();
-        self.exchange(request).await.map_err(|fault| fault.explain(&self.server, writes))
+        self.exchange(request.encode()).await.map_err(|fault| fault.explain(&self.server, writes))
     }
 
-    async fn exchange(&self, request: Request) -> Result<Reply, Fault> {
-        let limit = Instant::now() + self.timeout;
+    async fn exchange(&self, request: Vec<u8>) -> Result<Reply, Fault> {
         let place = match self.jobs.try_reserve() {
             Ok(place) => Ok(Ok(place)),
-            Err(_) => timeout_at(limit, self.jobs.reserve()).await,
+            Err(_) => timeout(self.timeout, self.jobs.reserve()).await,
         };
         let place = match place {
             Ok(Ok(place)) => place,
@@ -269,11 +270,8 @@ impl Wire {
         };
         let (reply, answer) = oneshot::channel();
         place.send(Job { request, reply });
-        match timeout_at(limit, answer).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(Fault::Lost("the connection was given up".into())),
-            Err(_) => Err(Fault::Lost(format!("no answer came in {:?}", self.timeout).into())),
-        }
+        // Without a timer of its own: the carrier has one for all.
+        answer.await.unwrap_or_else(|_| Err(Fault::Lost("the connection was given up".into())))
     }
 
     async fn statistics(&self, of: &'static str) -> Result<Vec<(String, String)>, LockError> {
@@ -288,20 +286,35 @@ impl Wire {
     }
 }
 
-/// Has the socket, and knows whose reply comes next.
+/// Has the socket, and knows whose reply comes next and who has waited long enough.
 struct Carrier {
     work: mpsc::Receiver<Job>,
-    patience: Duration,
-    waiting: VecDeque<(Instant, oneshot::Sender<Result<Reply, Fault>>)>,
+    timeout: Duration,
+    waiting: VecDeque<Waiting>,
+    /// How many of `waiting` have been told that no answer came. They are the first: all wait equally long.
+    told: usize,
     inbox: Inbox,
     out: Vec<u8>,
     sent: usize,
 }
 
+/// A request whose reply has not come. The caller is gone once it was told so.
+struct Waiting {
+    since: Instant,
+    caller: Option<oneshot::Sender<Result<Reply, Fault>>>,
+}
+
+impl Waiting {
+    fn answer(&mut self, answer: Result<Reply, Fault>) {
+        // It may have gone away without a word.
+        let _ = self.caller.take().map(|caller| caller.send(answer));
+    }
+}
+
 impl Carrier {
-    fn new(work: mpsc::Receiver<Job>, patience: Duration) -> Self {
+    fn new(work: mpsc::Receiver<Job>, timeout: Duration) -> Self {
         let (waiting, inbox) = (VecDeque::new(), Inbox::default());
-        Self { work, patience, waiting, inbox, out: Vec::new(), sent: 0 }
+        Self { work, timeout, waiting, told: 0, inbox, out: Vec::new(), sent: 0 }
     }
 
     /// Works until the connection breaks or nobody wants it any more; then says so to all who wait.
@@ -312,8 +325,8 @@ impl Carrier {
         };
         tracing::debug!(%why, waiting = self.waiting.len(), "the connection ends");
         self.work.close();
-        for (_, reply) in self.waiting {
-            let _ = reply.send(Err(Fault::Lost(Arc::clone(&why))));
+        for mut waiting in self.waiting {
+            waiting.answer(Err(Fault::Lost(Arc::clone(&why))));
         }
         while let Ok(job) = self.work.try_recv() {
             let _ = job.reply.send(Err(Fault::NotSent(Arc::clone(&why))));
@@ -324,9 +337,9 @@ impl Carrier {
         let (mut from, mut to) = tokio::io::split(stream);
         let mut wanted = true;
         // One for the whole connection: setting a timer for every request would cost more than writing it.
-        let mut alarm = pin!(sleep_until(Instant::now() + self.patience));
+        let mut alarm = pin!(sleep_until(Instant::now() + self.timeout));
         while wanted || !self.waiting.is_empty() {
-            let room = self.out.is_empty() && self.waiting.len() < PIPELINE;
+            let room = self.waiting.len() < PIPELINE;
             tokio::select! {
                 job = self.work.recv(), if wanted && room => match job {
                     Some(job) => self.take(job),
@@ -339,16 +352,12 @@ impl Carrier {
                 },
                 read = from.read_buf(self.inbox.space()) => match read {
                     Ok(0) => return Err("the server closed the connection".to_owned()),
-                    Ok(_) => self.deliver()?,
+                    // Those who were answered get to write their next requests, which then leave together.
+                    Ok(_) => if self.deliver()? > 1 { yield_now().await },
                     Err(error) => return Err(format!("the connection broke: {error}")),
                 },
                 () = &mut alarm, if !self.waiting.is_empty() => {
-                    let now = Instant::now();
-                    // It was set for a request that may have been answered since.
-                    let due = self.waiting.front().map_or(now, |(since, _)| *since) + self.patience;
-                    if due <= now {
-                        return Err("the server is silent".to_owned());
-                    }
+                    let due = self.look_at_the_time(Instant::now())?;
                     alarm.as_mut().reset(due);
                 }
             }
@@ -356,14 +365,37 @@ impl Carrier {
         Ok(())
     }
 
+    /// Tells those who have waited for long enough, and says when the next ones will have. It may be much too early:
+    /// the alarm is not set back when requests are answered.
+    ///
+    /// A caller is told after one timeout. The connection stays for one more, so that what follows, such as the release
+    /// of a lock that was perhaps granted, comes after it on the same connection.
+    fn look_at_the_time(&mut self, now: Instant) -> Result<Instant, String> {
+        let silence = self.waiting.front().map_or(now, |first| first.since) + self.timeout * 2;
+        if silence <= now {
+            return Err("the server is silent".to_owned());
+        }
+        while let Some(next) = self.waiting.get_mut(self.told) {
+            let due = next.since + self.timeout;
+            if due > now {
+                return Ok(due.min(silence));
+            }
+            let why = format!("no answer came in {:?}", self.timeout);
+            next.answer(Err(Fault::Lost(why.into())));
+            self.told += 1;
+        }
+        Ok(silence)
+    }
+
     /// Puts a job, and all others that are there already, into one write.
     fn take(&mut self, job: Job) {
+        let since = Instant::now();
         let mut next = Some(job);
         while let Some(job) = next {
             // Nobody waits for it and it has not left: it never will.
             if !job.reply.is_closed() {
-                job.request.encode(&mut self.out);
-                self.waiting.push_back((Instant::now(), job.reply));
+                self.out.extend_from_slice(&job.request);
+                self.waiting.push_back(Waiting { since, caller: Some(job.reply) });
             }
             next = if self.waiting.len() < PIPELINE { self.work.try_recv().ok() } else { None };
         }
@@ -371,21 +403,24 @@ impl Carrier {
 
     fn wrote(&mut self, count: usize) {
         self.sent += count;
-        if self.sent == self.out.len() {
-            self.out.clear();
+        // What has left is let go of at once if it is all, and now and then if there is always more.
+        if self.sent == self.out.len() || self.sent >= SENT_BYTES {
+            self.out.drain(..self.sent);
             self.sent = 0;
         }
     }
 
-    fn deliver(&mut self) -> Result<(), String> {
+    /// Hands out the replies that are there, and says how many.
+    fn deliver(&mut self) -> Result<usize, String> {
+        let mut delivered = 0;
         loop {
             let reply = match self.inbox.next() {
-                Ok(None) => return Ok(()),
+                Ok(None) => return Ok(delivered),
                 Ok(Some(reply)) => reply,
                 Err(malformed) => {
                     let why = malformed.to_string();
-                    if let Some((_, waiting)) = self.waiting.pop_front() {
-                        let _ = waiting.send(Err(Fault::Nonsense(why.as_str().into())));
+                    if let Some(mut waiting) = self.waiting.pop_front() {
+                        waiting.answer(Err(Fault::Nonsense(why.as_str().into())));
                     }
                     return Err(why);
                 }
@@ -394,9 +429,11 @@ impl Carrier {
             let out_of_step =
                 matches!(reply, Reply::Refused(Refusal::Command | Refusal::Request, _));
             match self.waiting.pop_front() {
-                Some((_, waiting)) => drop(waiting.send(Ok(reply))),
+                Some(mut waiting) => waiting.answer(Ok(reply)),
                 None => return Err("the server answered a question that nobody asked".to_owned()),
             }
+            self.told = self.told.saturating_sub(1);
+            delivered += 1;
             if out_of_step {
                 return Err("the server did not understand a request".to_owned());
             }

@@ -4,6 +4,7 @@
 //! exactly what the protocol says is [`Malformed`]: a stream out of step must never look like a grant.
 
 use std::fmt;
+use std::io::Write as _;
 
 /// The longest line of a reply. Memcached's longest is that of a key and its flags, well below.
 const LINE_BYTES: usize = 1024;
@@ -27,49 +28,64 @@ pub(crate) enum Write {
 }
 
 /// One request.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Request {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Request<'a> {
     /// `mn`: is this a server that knows the meta protocol?
     NoOp,
     /// `mg`: the value, its CAS number, and the seconds it has left.
-    Get { name: String },
+    Get { name: &'a str },
     /// `ms`: write for so many seconds; the answer has the new CAS number.
-    Set { name: String, value: Vec<u8>, write: Write, seconds: u64 },
+    Set { name: &'a str, value: &'a [u8], write: Write, seconds: u64 },
     /// `md`: delete if the item still has this CAS number.
-    Delete { name: String, cas: u64 },
+    Delete { name: &'a str, cas: u64 },
     /// `stats`, or `stats` of something.
     Statistics { of: &'static str },
     /// `version`.
     Version,
 }
 
-impl Request {
+impl Request<'_> {
     /// Whether the server's state may differ after it.
     pub(crate) fn writes(&self) -> bool {
         matches!(self, Self::Set { .. } | Self::Delete { .. })
     }
 
-    /// Appends the request to `out`. Names come from `names.rs`, which lets nothing through that could end a line.
-    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+    /// The request as it is sent. Names come from `names.rs`, which lets nothing through that could end a line.
+    pub(crate) fn encode(self) -> Vec<u8> {
+        // Words, numbers and ends of lines are shorter than this.
+        let room = 64 + self.name().len() + self.value().len();
+        let mut out = Vec::with_capacity(room);
+        let line = match self {
+            Self::NoOp => out.write_all(b"mn"),
+            Self::Version => out.write_all(b"version"),
+            Self::Statistics { of: "" } => out.write_all(b"stats"),
+            Self::Statistics { of } => write!(out, "stats {of}"),
+            Self::Get { name } => write!(out, "mg {name} v c t"),
+            Self::Delete { name, cas } => write!(out, "md {name} C{cas}"),
+            Self::Set { name, value, write: Write::Add, seconds } => {
+                write!(out, "ms {name} {} ME T{seconds} c\r\n", value.len())
+            }
+            Self::Set { name, value, write: Write::Replace(cas), seconds } => {
+                write!(out, "ms {name} {} C{cas} T{seconds} c\r\n", value.len())
+            }
+        };
+        debug_assert!(line.is_ok(), "a vector takes everything");
+        out.extend_from_slice(self.value());
+        out.extend_from_slice(b"\r\n");
+        out
+    }
+
+    fn name(&self) -> &str {
         match self {
-            Self::NoOp => out.extend_from_slice(b"mn\r\n"),
-            Self::Version => out.extend_from_slice(b"version\r\n"),
-            Self::Statistics { of: "" } => out.extend_from_slice(b"stats\r\n"),
-            Self::Statistics { of } => out.extend_from_slice(format!("stats {of}\r\n").as_bytes()),
-            Self::Get { name } => out.extend_from_slice(format!("mg {name} v c t\r\n").as_bytes()),
-            Self::Delete { name, cas } => {
-                out.extend_from_slice(format!("md {name} C{cas}\r\n").as_bytes());
-            }
-            Self::Set { name, value, write, seconds } => {
-                let only_if = match write {
-                    Write::Add => "ME".to_owned(),
-                    Write::Replace(cas) => format!("C{cas}"),
-                };
-                let line = format!("ms {name} {} {only_if} T{seconds} c\r\n", value.len());
-                out.extend_from_slice(line.as_bytes());
-                out.extend_from_slice(value);
-                out.extend_from_slice(b"\r\n");
-            }
+            Self::Get { name } | Self::Set { name, .. } | Self::Delete { name, .. } => name,
+            Self::NoOp | Self::Statistics { .. } | Self::Version => "",
+        }
+    }
+
+    fn value(&self) -> &[u8] {
+        match self {
+            Self::Set { value, .. } => value,
+            _ => b"",
         }
     }
 }

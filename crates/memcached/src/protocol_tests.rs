@@ -27,21 +27,19 @@ fn flags(cas: Option<u64>, left: Option<Left>) -> Flags {
 
 #[test]
 fn requests_are_what_the_protocol_says() {
-    let name = || "n:1".to_owned();
-    let set = |write| Request::Set { name: name(), value: b"abc".to_vec(), write, seconds: 32 };
+    let name = "n:1";
+    let set = |write| Request::Set { name, value: b"abc", write, seconds: 32 };
     for (request, bytes) in [
         (Request::NoOp, "mn\r\n"),
         (Request::Version, "version\r\n"),
         (Request::Statistics { of: "" }, "stats\r\n"),
         (Request::Statistics { of: "settings" }, "stats settings\r\n"),
-        (Request::Get { name: name() }, "mg n:1 v c t\r\n"),
-        (Request::Delete { name: name(), cas: 7 }, "md n:1 C7\r\n"),
+        (Request::Get { name }, "mg n:1 v c t\r\n"),
+        (Request::Delete { name, cas: 7 }, "md n:1 C7\r\n"),
         (set(Write::Add), "ms n:1 3 ME T32 c\r\nabc\r\n"),
         (set(Write::Replace(9)), "ms n:1 3 C9 T32 c\r\nabc\r\n"),
     ] {
-        let mut out = Vec::new();
-        request.encode(&mut out);
-        assert_eq!(String::from_utf8(out).unwrap(), bytes);
+        assert_eq!(String::from_utf8(request.encode()).unwrap(), bytes);
     }
 }
 

@@ -177,7 +177,7 @@ impl Step {
 
     /// Deletes the item if it still has this CAS number; `None` if it has another one.
     async fn delete(&self, cas: u64) -> Result<Option<Release>, LockError> {
-        match self.session.ask(Request::Delete { name: self.name.clone(), cas }).await? {
+        match self.session.ask(Request::Delete { name: &self.name, cas }).await? {
             Reply::Done(_) => Ok(Some(Release::Released)),
             Reply::NotFound => Ok(Some(Release::NotHeld)),
             Reply::Changed => Ok(None),
@@ -214,7 +214,7 @@ impl Step {
     }
 
     async fn read(&self) -> Result<Option<Item>, LockError> {
-        match self.session.ask(Request::Get { name: self.name.clone() }).await? {
+        match self.session.ask(Request::Get { name: &self.name }).await? {
             Reply::Missing => Ok(None),
             Reply::Value(flags, value) => {
                 let (Some(cas), Some(left)) = (flags.cas, flags.left) else {
@@ -234,8 +234,8 @@ impl Step {
         write: Write,
         seconds: u64,
     ) -> Result<Written, LockError> {
-        let (name, value) = (self.name.clone(), record.to_bytes());
-        match self.session.ask(Request::Set { name, value, write, seconds }).await? {
+        let (name, value) = (&self.name, record.to_bytes());
+        match self.session.ask(Request::Set { name, value: &value, write, seconds }).await? {
             Reply::Done(flags) => {
                 let cas = flags.cas.ok_or_else(Self::countless)?;
                 self.session.recent.wrote(&self.name, &record.secret, cas);

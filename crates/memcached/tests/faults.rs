@@ -161,7 +161,7 @@ on_memcached! {
 
 on_memcached! {
     async fn a_frozen_server_is_an_unknown_outcome_that_the_owner_settles(server: [] as [&str; 0]) {
-        let store = connect(&format!("{}?timeout=300ms", server.url())).await;
+        let store = connect(&format!("{}?timeout=2s", server.url())).await;
         let (key, me) = (key("frozen"), secret());
         granted(&store, &key, &me).await;
         server.process().pause();

@@ -255,9 +255,10 @@ impl Options {
     /// Takes one option; `false` if it is not one of ours.
     fn take(&mut self, name: &str, value: &str) -> Result<bool, LockError> {
         match name {
-            "schema" => self.schema = Some(identifier(name, value)?),
-            "table" => self.table = Some(identifier(name, value)?),
-            "fence_table" => self.fence_table = Some(identifier(name, value)?),
+            // Which names are good depends on the layout.
+            "schema" => self.schema = Some(value.to_owned()),
+            "table" => self.table = Some(value.to_owned()),
+            "fence_table" => self.fence_table = Some(value.to_owned()),
             "layout" => {
                 self.layout = match value {
                     "native" => Layout::Native,
@@ -346,6 +347,11 @@ impl Options {
             (Some(cert), Some(key)) => Some((cert, key)),
             _ => return Err(LockError::invalid_config("sslcert and sslkey belong together")),
         };
+        let options =
+            [("schema", &self.schema), ("table", &self.table), ("fence_table", &self.fence_table)];
+        for (option, given) in options {
+            given.as_ref().map_or(Ok(()), |name| identifier(option, name, self.layout))?;
+        }
         let table = named(self.table, "locks", "syncguard_locks");
         let fence_table = named(self.fence_table, "", "syncguard_fence_counters");
         if syncguard && table == fence_table {
@@ -387,17 +393,27 @@ fn default_tls(base: &tokio_postgres::Config) -> TlsMode {
     if base.get_hosts().iter().all(local) { TlsMode::Disable } else { TlsMode::VerifyFull }
 }
 
-/// A name for SQL: so plain that it means the same quoted and unquoted, with room for our suffixes in 63 bytes.
-fn identifier(option: &str, name: &str) -> Result<String, LockError> {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
-    let valid = name.len() <= 40
+/// A name for SQL, of ASCII letters, digits and `_`. Ours are so plain that they mean the same quoted and unquoted, with
+/// room for suffixes in 63 bytes. The Node package takes capitals too, and of names above 57 bytes it would make only one
+/// of two indexes: cut to 63, both have the same name.
+fn identifier(option: &str, name: &str, layout: Layout) -> Result<(), LockError> {
+    let (most, allowed) = match layout {
+        Layout::Native => (40, "a-z, 0-9 and _"),
+        Layout::Syncguard => (57, "A-Z, a-z, 0-9 and _"),
+    };
+    let plain = |byte: u8| {
+        byte.is_ascii_lowercase()
+            || byte == b'_'
+            || layout == Layout::Syncguard && byte.is_ascii_uppercase()
+    };
+    let valid = name.len() <= most
         && name.bytes().next().is_some_and(plain)
         && name.bytes().all(|byte| plain(byte) || byte.is_ascii_digit());
     if valid {
-        return Ok(name.to_owned());
+        return Ok(());
     }
     Err(LockError::invalid_config(format!(
-        "{option} in the PostgreSQL URL must be 1 to 40 of a-z, 0-9 and _, and not begin with a digit"
+        "{option} in the PostgreSQL URL must be 1 to {most} of {allowed}, and not begin with a digit"
     )))
 }
 
@@ -459,6 +475,14 @@ mod tests {
             assert!(text.contains("table"), "{text}");
             refusal(&format!("postgres://h/d?schema={bad}"));
         }
+        for bad in ["a%22b", "1a", "", "a.b", "a;drop", "a%00", "%C3%A9", &"x".repeat(58)] {
+            for option in ["table", "fence_table"] {
+                let text = refusal(&format!("postgres://h/d?layout=syncguard&{option}={bad}"));
+                assert!(text.contains(option), "{text}");
+            }
+        }
+        let theirs = format!("postgres://h/d?table=Locks_{}&layout=syncguard", "x".repeat(51));
+        assert!(PostgresConfig::from_url(&theirs).unwrap().name("").contains(".\"Locks_xx"));
         let config = PostgresConfig::from_url("postgres://h/d?schema=a_1&table=_b").unwrap();
         assert_eq!(config.name("_acquire"), "\"a_1\".\"_b_acquire\"");
     }

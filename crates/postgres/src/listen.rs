@@ -20,6 +20,9 @@ use crate::lanes::{Lanes, echoed_row, hash, pause};
 /// How long our own echo may take before we say that notifications do not arrive.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How long it stays at that before it is tried again: it may have been a server or a program that stood still.
+const DEAF_FOR: Duration = Duration::from_secs(300);
+
 pub(crate) struct Listener {
     connector: Arc<Connector>,
     lanes: Arc<Lanes>,
@@ -27,7 +30,7 @@ pub(crate) struct Listener {
     bells: Arc<Bells>,
     /// A release of nothing: wakes the next waiter if the key is free.
     pass_on: String,
-    /// Listening is off, or was found not to work.
+    /// Listening is off, or was last found not to work.
     deaf: AtomicBool,
     task: Mutex<Option<AbortHandle>>,
 }
@@ -145,15 +148,21 @@ async fn keep_listening(store: Weak<Listener>) {
             }
         };
         match listener.hears_itself(&mut news).await {
-            Ok(true) => (failures, silences) = (0, 0),
-            // Twice in a row is no accident.
+            Ok(true) => {
+                (failures, silences) = (0, 0);
+                listener.deaf.store(false, Ordering::Relaxed);
+            }
+            // Twice in a row is hardly an accident.
             Ok(false) if !link.client.is_closed() && silences > 0 => {
-                tracing::warn!(
-                    "PostgreSQL wake-ups do not arrive, probably because of a transaction pooler; waiters ask by the \
-                     timer. Say listen=off in the URL, or give a URL without the pooler"
-                );
-                listener.deaf.store(true, Ordering::Relaxed);
-                return;
+                if !listener.deaf.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        "PostgreSQL wake-ups do not arrive, probably because of a transaction pooler; waiters ask by \
+                         the timer. Say listen=off in the URL, or give a URL without the pooler"
+                    );
+                }
+                drop((listener, link));
+                tokio::time::sleep(DEAF_FOR).await;
+                continue;
             }
             Ok(false) => silences += 1,
             Err(_) => failures += 1,

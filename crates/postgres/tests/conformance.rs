@@ -22,27 +22,27 @@ trait Way: Send + Sync + 'static {
 struct Native;
 impl Way for Native {
     const NAME: &'static str = "native";
-    const OPTIONS: &'static str = "timeout=2";
+    const OPTIONS: &'static str = "timeout=6";
 }
 
 struct ListenOff;
 impl Way for ListenOff {
     const NAME: &'static str = "listen-off";
-    const OPTIONS: &'static str = "timeout=2&listen=off";
+    const OPTIONS: &'static str = "timeout=6&listen=off";
 }
 
 /// In transaction mode with fewer server connections than clients.
 struct Pooled;
 impl Way for Pooled {
     const NAME: &'static str = "pgbouncer";
-    const OPTIONS: &'static str = "timeout=2&pooler=transaction";
+    const OPTIONS: &'static str = "timeout=6&pooler=transaction";
     const POOLED: bool = true;
 }
 
 struct Syncguard;
 impl Way for Syncguard {
     const NAME: &'static str = "syncguard";
-    const OPTIONS: &'static str = "timeout=2&layout=syncguard";
+    const OPTIONS: &'static str = "timeout=6&layout=syncguard";
 }
 
 /// A schema of its own on the shared server, reached through a proxy of its own.

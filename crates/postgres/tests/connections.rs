@@ -36,7 +36,7 @@ async fn a_request_that_arrives_after_its_secret_was_given_back_is_not_granted()
             let slow =
                 Proxy::to(SocketAddr::from((Ipv4Addr::LOCALHOST, server.port()))).await.unwrap();
             let url = format!(
-                "postgres://postgres@127.0.0.1:{},127.0.0.1:{}/postgres?schema=late&connections=1&timeout=2\
+                "postgres://postgres@127.0.0.1:{},127.0.0.1:{}/postgres?schema=late&connections=1&timeout=4\
                  &application_name=late{options}",
                 slow.port(),
                 server.port()

@@ -62,26 +62,29 @@ async fn a_fenced_transaction_keeps_the_next_grant_waiting_and_renewals_going() 
     server.sql("CREATE TABLE open_write.log (line text)").unwrap();
     let store = open(&url).await;
     let job = key("job");
-    let (owner, lease) = take(&store, &job, Duration::from_secs(2)).await;
+    let (owner, lease) = take(&store, &job, LONG).await;
+    // The writer stays in its transaction for as long as this is held.
+    let (gate, connection) =
+        tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    gate.batch_execute("SELECT pg_advisory_lock(7001)").await.unwrap();
     let held = store.fenced(&job, lease.fence).unwrap();
     let writer = {
         let (server, held) = (Arc::clone(&server), held.clone());
         tokio::task::spawn_blocking(move || {
             server.sql(&format!(
-                "BEGIN; INSERT INTO open_write.log SELECT 'first' WHERE {held}; SELECT pg_sleep(6); COMMIT"
+                "BEGIN; INSERT INTO open_write.log SELECT 'first' WHERE {held}; \
+                 SELECT pg_advisory_xact_lock(7001); COMMIT"
             ))
         })
     };
     eventually("the write is under way", async || {
-        let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND query LIKE '%open_write%'";
-        (server.sql(sleeping).as_deref() == Ok("1")).then_some(())
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory' AND query LIKE '%open_write%'";
+        (server.sql(waiting).as_deref() == Ok("1")).then_some(())
     })
     .await;
     // Renewal is not in the way of the write, and the write not in the way of renewal.
-    assert!(matches!(
-        extend(&store, &job, &owner, Duration::from_secs(2)).await,
-        Ok(Extension::Extended(_))
-    ));
+    assert!(matches!(extend(&store, &job, &owner, LONG * 2).await, Ok(Extension::Extended(_))));
     assert_eq!(release(&store, &job, &owner).await.unwrap(), Release::Released);
     // Free, but the old holder's write is not over: nobody is let in beside it.
     let text = refused(attempt(&store, &job, &secret(), LONG).await, ErrorKind::Unavailable);
@@ -91,6 +94,7 @@ async fn a_fenced_transaction_keeps_the_next_grant_waiting_and_renewals_going() 
         "0",
         "not committed yet"
     );
+    gate.batch_execute("SELECT pg_advisory_unlock(7001)").await.unwrap();
     let me = secret();
     eventually("the write is over and the next grant comes", async || {
         matches!(attempt(&store, &job, &me, LONG).await, Ok(Attempt::Granted(_))).then_some(())

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdtight_core::{Attempt, Extension, Fence, Release, Secret};
+use holdtight_core::{Attempt, ErrorKind, Extension, Fence, Release, Secret};
 use holdtight_postgres::{PostgresStore, migrate};
 use holdtight_testkit::servers::Postgres;
 use serde_json::{Value, json};
@@ -183,9 +183,14 @@ async fn node_and_rust_racing_for_one_key_are_never_inside_together() {
     for _ in 0..40 {
         let me = secret();
         let lease = eventually("our turn comes", async || {
-            match attempt(&store, &hot, &me, LONG).await.unwrap() {
-                Attempt::Granted(lease) => Some(lease),
-                _ => None,
+            match attempt(&store, &hot, &me, LONG).await {
+                Ok(Attempt::Granted(lease)) => Some(lease),
+                Ok(_) => None,
+                // Node stood still with the advisory lock.
+                Err(error) => {
+                    assert!(error.kind().is_transient(), "{error}");
+                    None
+                }
             }
         })
         .await;
@@ -212,9 +217,9 @@ async fn node_and_rust_racing_for_one_key_are_never_inside_together() {
 #[tokio::test]
 async fn a_stalled_extension_of_node_is_waited_for_and_not_overtaken() {
     let Some((server, store, mut node)) = both("peer_extend").await else { return };
-    let theirs = node.ask(json!({"op": "acquire", "key": "w4", "ttlMs": 500})).await;
+    let theirs = node.ask(json!({"op": "acquire", "key": "w4", "ttlMs": 2000})).await;
     // Node has found its lock alive and will write that it stays so.
-    node.send(json!({"op": "extend", "lockId": theirs["lockId"], "ttlMs": 60000, "stallMs": 2500}))
+    node.send(json!({"op": "extend", "lockId": theirs["lockId"], "ttlMs": 60000, "stallMs": 5000}))
         .await;
     assert_eq!(node.answer().await, json!({"stalled": true}));
     let over = "SELECT expires_at_ms + 1000 < extract(epoch FROM clock_timestamp()) * 1000 FROM peer_extend.syncguard_locks";
@@ -241,7 +246,7 @@ async fn our_extension_waits_for_a_stalled_acquire_of_node() {
     })
     .await;
     // Node has found the key free and will write that it took it.
-    node.send(json!({"op": "acquire", "key": "w4", "ttlMs": 60000, "stallMs": 1000})).await;
+    node.send(json!({"op": "acquire", "key": "w4", "ttlMs": 60000, "stallMs": 500})).await;
     assert_eq!(node.answer().await, json!({"stalled": true}));
     let extension = tokio::spawn({
         let (store, w4, owner) = (Arc::clone(&store), w4.clone(), owner.clone());
@@ -262,24 +267,28 @@ async fn time_spent_waiting_for_the_advisory_lock_is_not_part_of_the_lease() {
     let url = format!("{}?schema=peer_clock&layout=syncguard", server.url());
     migrate(&url).await.unwrap();
     let store = open(&url).await;
-    let blocker = tokio::task::spawn_blocking({
-        let server = Arc::clone(&server);
-        move || {
-            // Says when the wait was over, at the earliest.
-            server.sql(
-                "BEGIN; SELECT pg_advisory_xact_lock(hashtext('w5')); SELECT pg_sleep(1.2);
-                 SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint; COMMIT",
-            )
+    let (locker, connection) =
+        tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let now = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+    let over: i64 = eventually("a grant that waited", async || {
+        let lock = "BEGIN; SELECT pg_advisory_xact_lock(hashtext('w5'))";
+        locker.batch_execute(lock).await.unwrap();
+        let waiting = tokio::spawn({
+            let store = Arc::clone(&store);
+            async move { attempt(&store, &key("w5"), &secret(), Duration::from_secs(30)).await }
+        });
+        tokio::time::sleep(Duration::from_millis(1200)).await;
+        // The wait ends no earlier than this.
+        let over = locker.query_one(now, &[]).await.unwrap().get(0);
+        locker.batch_execute("COMMIT").await.unwrap();
+        match waiting.await.unwrap() {
+            Ok(Attempt::Granted(_)) => Some(over),
+            Err(error) if error.kind() == ErrorKind::Unavailable => None,
+            other => panic!("{other:?}"),
         }
-    });
-    eventually("the advisory lock is taken", async || {
-        let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND query LIKE '%w5%'";
-        (server.sql(sleeping).as_deref() == Ok("1")).then_some(())
     })
     .await;
-    take(&store, &key("w5"), Duration::from_secs(30)).await;
-    let said = blocker.await.unwrap().unwrap();
-    let over: i64 = said.lines().last().unwrap().parse().unwrap();
     let row =
         server.sql("SELECT acquired_at_ms, expires_at_ms FROM peer_clock.syncguard_locks").unwrap();
     let (acquired, expires) = row.split_once('|').unwrap();
@@ -294,12 +303,16 @@ async fn a_sweep_removes_rows_of_leases_long_over_and_keeps_fences_and_live_lock
         return;
     }
     let server = Postgres::shared().await;
-    let url = format!("{}?schema=peer_sweep&layout=syncguard", server.url());
+    // The longest name there is, with a capital, as Node takes it.
+    let table = format!("Locks_{}", "x".repeat(51));
+    let url = format!("{}?schema=peer_sweep&table={table}&layout=syncguard", server.url());
     migrate(&url).await.unwrap();
     let store = open(&url).await;
     let (left, held) = (key("left"), key("held"));
     let (_, first) = take(&store, &left, Duration::from_millis(1)).await;
     take(&store, &held, LONG).await;
+    let indexes = format!("SELECT count(*) FROM pg_indexes WHERE tablename = '{table}'");
+    assert_eq!(server.sql(&indexes).unwrap(), "3", "of key, of lock id, of the end");
     eventually("the row is removed", async || {
         (store.sweep(Duration::ZERO).await.unwrap() == 1).then_some(())
     })

@@ -9,6 +9,7 @@ use std::time::Duration;
 use holdtight_core::{LockError, UrlParts};
 
 use crate::slots::hash_tag;
+use crate::syncguard;
 
 /// How locks are written: whom they are shared with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -286,8 +287,12 @@ impl RedisConfig {
 
     fn check(self) -> Result<Self, LockError> {
         let prefix = self.effective_prefix();
-        if prefix.len() > PREFIX_BYTES {
-            return Err(invalid(&format!("the prefix is longer than {PREFIX_BYTES} bytes")));
+        let most = match self.layout {
+            Layout::Syncguard => syncguard::PREFIX_BYTES,
+            _ => PREFIX_BYTES,
+        };
+        if prefix.len() > most {
+            return Err(invalid(&format!("the prefix is longer than {most} bytes")));
         }
         if prefix.chars().any(char::is_control) {
             return Err(invalid("the prefix has a control character"));

@@ -11,6 +11,9 @@ const LIMIT: usize = 1000;
 /// What it keeps free for `:id:` and an id of 22 characters.
 const RESERVE: usize = 26;
 
+/// The longest prefix with which a name still fits: a colon and the 22 characters of a hash.
+pub(crate) const PREFIX_BYTES: usize = LIMIT - RESERVE - 23;
+
 const BASE64URL: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// The Redis key for `name`: `prefix:name`, or a hash instead of the name if that is too long.

@@ -26,7 +26,7 @@ impl Behind {
     }
 
     fn url(&self, options: &str) -> String {
-        format!("redis://{}?timeout=1s{options}", self.proxy.address())
+        format!("redis://{}?timeout=3s{options}", self.proxy.address())
     }
 }
 
@@ -111,8 +111,13 @@ macro_rules! shared {
     };
 }
 
-shared!(Sentinel, RedisSentinel, "redis-sentinel", "&wait_replicas=1");
-shared!(Cluster, RedisCluster, "redis-cluster", "");
+shared!(
+    Sentinel,
+    RedisSentinel,
+    "redis-sentinel",
+    "&wait_replicas=1&timeout=8s&connect_timeout=8s"
+);
+shared!(Cluster, RedisCluster, "redis-cluster", "&timeout=8s&connect_timeout=8s");
 
 fn main() {
     Suite::new()

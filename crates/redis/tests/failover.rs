@@ -121,7 +121,7 @@ on_redis! {
         }).await;
         let refused = RedisStore::connect(&format!("{}?wait_replicas=2", server.url())).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidConfig, "{refused}");
-        let store = connect(&format!("{}?wait_replicas=1&timeout=2s", server.url())).await;
+        let store = connect(&format!("{}?wait_replicas=1&timeout=6s", server.url())).await;
         let (key, me) = (key("k"), secret());
         granted(&store, &key, &me).await;
         assert_eq!(count(&replica, "EXISTS holdtight:k").await, 1, "a grant is on the replica when it is told");

@@ -5,13 +5,16 @@ mod support;
 use std::sync::Arc;
 use std::time::Instant;
 
-use holdtight_core::{AcquireRequest, Backend as _, Fence, Transfer, TransferRequest};
+use holdtight_core::{
+    AcquireRequest, Backend as _, ErrorKind, Fence, Release, Transfer, TransferRequest,
+};
+use holdtight_redis::RedisStore;
 use holdtight_testkit::servers::Redis;
-use support::{LONG, PATIENCE, admin, connect, granted, key, lookup, release, secret};
+use support::{LONG, PATIENCE, admin, connect, count, granted, key, lookup, release, secret};
 
 const COUNTER: &str = "syncguard:fence:syncguard:k";
 
-async fn store(server: &Redis) -> Arc<holdtight_redis::RedisStore> {
+async fn store(server: &Redis) -> Arc<RedisStore> {
     connect(&format!("{}?layout=syncguard", server.url())).await
 }
 
@@ -75,5 +78,20 @@ on_redis! {
         let odd = "{\\\"key\\\":\\\"x\\\",\\\"lockId\\\":\\\"abcdefghijklmnopqrstuv\\\",\\\"fence\\\":\\\"000000000000001\\\",\\\"acquiredAtMs\\\":1,\\\"expiresAtMs\\\":1e300}";
         admin(server, &format!("SET syncguard:x \"{odd}\"")).await;
         assert_eq!(Arc::clone(&store).list(String::new(), 10).await.unwrap().len(), 2);
+    }
+}
+
+on_redis! {
+    async fn the_longest_prefix_of_node_is_taken_and_names_become_hashes(server: &Redis) {
+        let url = |length| format!("{}?layout=syncguard&prefix={}", server.url(), "p".repeat(length));
+        let error = RedisStore::connect(&url(952)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+        let store = connect(&url(951)).await;
+        let (me, name) = (secret(), key("a name that does not fit any more"));
+        granted(&store, &name, &me).await;
+        assert_eq!(lookup(&store, &name).await.unwrap().key, name);
+        let before = count(server, "DBSIZE").await;
+        assert_eq!(release(&store, &name, &me).await, Release::Released);
+        assert_eq!(count(server, "DBSIZE").await, before - 2, "lock and index go, the counter stays");
     }
 }

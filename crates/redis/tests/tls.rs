@@ -3,7 +3,6 @@
 
 mod support;
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -52,7 +51,7 @@ async fn only_a_server_with_the_right_certificate_and_name_is_believed() {
         eprintln!("skipped: openssl is not installed; run: apt-get install openssl");
         return;
     }
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let port = holdtight_testkit::servers::free_port().to_string();
     let file = |name: &str| directory.join(name).to_string_lossy().into_owned();
     let (cert, private) = (file("cert.pem"), file("key.pem"));
     let arguments = [

@@ -46,7 +46,7 @@ macro_rules! fixture {
             }
 
             fn address(&self) -> Option<String> {
-                Some(format!("redis://{}?timeout=1s{}", self.0.proxy.address(), $options))
+                Some(format!("redis://{}?timeout=3s{}", self.0.proxy.address(), $options))
             }
 
             async fn join(address: String) -> Arc<dyn Backend> {

@@ -88,12 +88,17 @@ impl Leash {
     /// The guardian gets the line and the lock as standard input and output. The pipe it inherits as it is: it has
     /// nothing to do with it but to keep it open for as long as the lock, so that whoever waits for us is woken when
     /// the guardian ends, and not before.
-    pub(super) fn start(liveness: Option<SharedLiveness>) -> io::Result<Self> {
+    ///
+    /// The `first` notes are on the line before it starts: if we are killed right then, it knows what to do.
+    pub(super) fn start(liveness: Option<SharedLiveness>, first: &[Note]) -> io::Result<Self> {
         let (lock, pipe) = match liveness {
             Some(SharedLiveness { lock, pipe }) => (Some(lock), pipe),
             None => (None, None),
         };
-        let (reader, line) = io::pipe()?;
+        let (reader, mut line) = io::pipe()?;
+        for note in first {
+            line.write_all(&note.encode())?;
+        }
         // A guardian that does not read must not keep us.
         rustix::io::ioctl_fionbio(&line, true)?;
         if let Some(pipe) = &pipe {
@@ -111,7 +116,11 @@ impl Leash {
             .process_group(0)
             .spawn()?;
         drop(pipe);
-        Ok(Self { guardian, line, sent: None })
+        let sent = first.iter().rev().find_map(|note| match note {
+            Note::Schedule(schedule) => Some(*schedule),
+            _ => None,
+        });
+        Ok(Self { guardian, line, sent })
     }
 
     /// Says where the command runs.

@@ -27,7 +27,7 @@ use nix::sys::signal::Signal;
 
 use self::child::{Ended, Running};
 use self::hold::Taken;
-use self::leash::Leash;
+use self::leash::{Leash, Note};
 use self::plan::Plan;
 use self::signals::{Blocked, Signals};
 use self::store::Store;
@@ -181,7 +181,7 @@ impl Run {
         handles: Vec<LockHandle>,
         signals: &mut Signals,
     ) -> Result<End, Failure> {
-        let new_leash = || Leash::start(store.liveness()?);
+        let new_leash = |first: &[Note]| Leash::start(store.liveness()?, first);
         let started = BootClock.now();
         let (child, leash) = match self.start(&handles, &new_leash) {
             Ok(started) => started,
@@ -226,9 +226,9 @@ impl Run {
     fn start(
         &self,
         handles: &[LockHandle],
-        new_leash: &dyn Fn() -> io::Result<Leash>,
+        new_leash: &dyn Fn(&[Note]) -> io::Result<Leash>,
     ) -> io::Result<(Running, Leash)> {
-        let mut leash = new_leash()?;
+        let mut leash = new_leash(&[])?;
         let locks: Vec<_> = handles.iter().map(|handle| (handle.key(), handle.fence())).collect();
         let ends = self.plan.max_hold.and_then(|most| output::now().checked_add(most));
         let RunOptions { command, store_url, pass_store, .. } = &self.options;

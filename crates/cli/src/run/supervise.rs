@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use tokio::sync::mpsc;
 
 use super::child::{Ended, Running};
-use super::leash::Leash;
+use super::leash::{Leash, Note};
 use super::plan::{Plan, Schedule, Step};
 use super::signals::Signals;
 use super::terminal::Terminal;
@@ -72,7 +72,7 @@ pub(super) struct Supervisor<'a> {
     pub(super) terminal: Option<Terminal>,
     pub(super) leash: Leash,
     /// Makes another guardian, if one is killed.
-    pub(super) new_leash: &'a dyn Fn() -> std::io::Result<Leash>,
+    pub(super) new_leash: &'a dyn Fn(&[Note]) -> std::io::Result<Leash>,
     pub(super) child: Running,
     pub(super) verbose: bool,
 }
@@ -246,16 +246,14 @@ impl Supervisor<'_> {
         if told.is_ok() && !self.leash.is_cut() {
             return;
         }
-        match (self.new_leash)() {
-            Ok(leash) => {
-                self.leash = leash;
-                let _ = self.leash.guard(self.child.group, self.plan.kill_after);
-                let (schedule, _) = self.outlook(BootClock.now());
-                let _ = self.leash.schedule(schedule);
-                if !matches!(stage, Stage::Running) {
-                    let _ = self.leash.told();
-                }
-            }
+        let (schedule, _) = self.outlook(BootClock.now());
+        let mut notes =
+            vec![Note::Group(self.child.group, self.plan.kill_after), Note::Schedule(schedule)];
+        if !matches!(stage, Stage::Running) {
+            notes.push(Note::Told);
+        }
+        match (self.new_leash)(&notes) {
+            Ok(leash) => self.leash = leash,
             Err(error) if self.verbose => {
                 output::complain(format_args!(
                     "the guardian is gone and could not be replaced: {error}"

@@ -52,7 +52,7 @@ impl Liar {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("etcd://{}?timeout=700ms&connect_timeout=700ms", self.address)
+        format!("etcd://{}?timeout=3s&connect_timeout=3s", self.address)
     }
 
     /// Answers `path` in the real member's place, which never hears of it.

@@ -43,8 +43,26 @@ pub fn etcd_is_here() -> bool {
     Program::ETCD.available()
 }
 
+/// The answer to a question that may be asked again, for as long as patience lasts: a member that stood still for a moment
+/// is not what is tested. A macro, because tasks that are spawned use it too.
+macro_rules! answered {
+    ($asked:expr) => {{
+        let started = tokio::time::Instant::now();
+        loop {
+            match $asked {
+                Ok(answer) => break answer,
+                Err(error) => {
+                    let again = error.kind().is_transient() && started.elapsed() < PATIENCE;
+                    assert!(again, "{error}");
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            }
+        }
+    }};
+}
+
 pub async fn connect(url: &str) -> Arc<EtcdStore> {
-    Arc::new(EtcdStore::connect(url).await.unwrap())
+    Arc::new(answered!(EtcdStore::connect(url).await))
 }
 
 pub async fn proxied(server: &Etcd) -> Proxy {
@@ -53,7 +71,7 @@ pub async fn proxied(server: &Etcd) -> Proxy {
 
 /// A store that reaches its member through `proxy`, and does not wait long.
 pub async fn behind(proxy: &Proxy) -> Arc<EtcdStore> {
-    connect(&format!("etcd://{}?timeout=700ms&connect_timeout=700ms", proxy.address())).await
+    connect(&format!("etcd://{}?timeout=2s&connect_timeout=2s", proxy.address())).await
 }
 
 pub fn key(text: &str) -> Key {
@@ -90,7 +108,7 @@ pub async fn granted_for(
     secret: &Secret,
     ttl: Duration,
 ) -> Lease {
-    match attempt_for(store, key, secret, Intent::Try, ttl).await.unwrap() {
+    match answered!(attempt_for(store, key, secret, Intent::Try, ttl).await) {
         Attempt::Granted(lease) => lease,
         other => panic!("{key:?} must be granted, not {other:?}"),
     }
@@ -101,7 +119,7 @@ pub async fn granted(store: &Arc<EtcdStore>, key: &Key, secret: &Secret) -> Leas
 }
 
 pub async fn busy(store: &Arc<EtcdStore>, key: &Key, secret: &Secret, intent: Intent) -> Busy {
-    match attempt(store, key, secret, intent).await.unwrap() {
+    match answered!(attempt(store, key, secret, intent).await) {
         Attempt::Busy(busy) => busy,
         other => panic!("{key:?} must be busy, not {other:?}"),
     }
@@ -121,7 +139,14 @@ pub async fn taken_in_turn(store: &Arc<EtcdStore>, key: &Key, secret: &Secret) -
 }
 
 pub async fn release(store: &Arc<EtcdStore>, key: &Key, secret: &Secret) -> Release {
-    Arc::clone(store).release(key.clone(), secret.clone()).await.unwrap()
+    let mut unknown = false;
+    let release = answered!({
+        let answer = Arc::clone(store).release(key.clone(), secret.clone()).await;
+        unknown |= answer.as_ref().is_err_and(|error| !error.kind().is_definite());
+        answer
+    });
+    // Nobody else has the secret.
+    if unknown { Release::Released } else { release }
 }
 
 pub async fn extend(
@@ -136,14 +161,14 @@ pub async fn extend(
 
 /// What is left of a lease that must be held.
 pub async fn left(store: &Arc<EtcdStore>, key: &Key, secret: &Secret) -> Lease {
-    match extend(store, key, secret, ExtendBy::AtLeast(Duration::ZERO)).await.unwrap() {
+    match answered!(extend(store, key, secret, ExtendBy::AtLeast(Duration::ZERO)).await) {
         Extension::Extended(lease) => lease,
         other => panic!("{key:?} must be held, not {other:?}"),
     }
 }
 
 pub async fn lookup(store: &Arc<EtcdStore>, key: &Key) -> Option<Holder> {
-    Arc::clone(store).lookup(key.clone()).await.unwrap()
+    answered!(Arc::clone(store).lookup(key.clone()).await)
 }
 
 pub async fn subscribe(store: &Arc<EtcdStore>, key: &Key) -> Subscription {

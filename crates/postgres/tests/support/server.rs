@@ -203,6 +203,16 @@ impl Server {
         // Some of them may have ended by themselves meanwhile.
         Command::new("kill").arg("-9").args(&pids).stderr(Stdio::null()).status().unwrap();
         child.wait().unwrap();
+        // One that has not died yet keeps the memory that the next server wants.
+        let lives = |pid: &String| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+            stat.is_ok_and(|stat| !stat.contains(") Z "))
+        };
+        let started = Instant::now();
+        while pids.iter().any(lives) {
+            assert!(started.elapsed() < Duration::from_secs(60), "killed processes live on");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 

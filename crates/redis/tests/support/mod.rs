@@ -39,8 +39,14 @@ macro_rules! on_redis {
     };
 }
 
+/// A store as the URL says, and patient unless it says otherwise: what is tested here is not the speed of the machine.
 pub async fn connect(url: &str) -> Arc<RedisStore> {
-    Arc::new(RedisStore::connect(url).await.unwrap())
+    let patience = match (url.contains("timeout="), url.contains('?')) {
+        (true, _) => "",
+        (false, true) => "&timeout=20s&connect_timeout=20s",
+        (false, false) => "?timeout=20s&connect_timeout=20s",
+    };
+    Arc::new(RedisStore::connect(&format!("{url}{patience}")).await.unwrap())
 }
 
 pub async fn proxied(server: &Redis) -> Proxy {
@@ -120,7 +126,18 @@ pub async fn busy(store: &Arc<RedisStore>, key: &Key, secret: &Secret, intent: I
 }
 
 pub async fn release(store: &Arc<RedisStore>, key: &Key, secret: &Secret) -> Release {
-    Arc::clone(store).release(key.clone(), secret.clone()).await.unwrap()
+    let (started, mut unknown) = (tokio::time::Instant::now(), false);
+    loop {
+        match Arc::clone(store).release(key.clone(), secret.clone()).await {
+            // Nobody else has the secret, so an earlier try did it.
+            Ok(Release::NotHeld) if unknown => return Release::Released,
+            Ok(release) => return release,
+            Err(error) => {
+                unknown |= !error.kind().is_definite();
+                late(started, &error).await;
+            }
+        }
+    }
 }
 
 pub async fn extend(

@@ -138,7 +138,7 @@ async fn a_shutdown_gives_everything_back(stage: &Stage) {
     for n in 0..10 {
         drop(lock.acquire(format!("engine:{n}")).await.unwrap());
     }
-    lock.shutdown().await.unwrap();
+    lock.shutdown_within(stage.patience).await.unwrap();
     for n in 0..10 {
         stage.must_be_free(&stage.key(&format!("engine:{n}"))).await;
     }

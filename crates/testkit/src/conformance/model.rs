@@ -20,7 +20,7 @@ use super::stage::{Stage, secret};
 pub(super) const CASES: &[Case] = cases![random_operations_agree_with_the_model];
 
 /// All times are whole steps, so that the little real time that goes by during a run decides nothing.
-const STEP: Duration = Duration::from_secs(10);
+const STEP: Duration = Duration::from_secs(60);
 
 /// Who acts: few, so that they meet.
 const OWNERS: usize = 3;

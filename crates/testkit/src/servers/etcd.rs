@@ -27,7 +27,7 @@ impl Etcd {
                 |_, port| {
                     // The neighbour is known to be free as well.
                     let peer = port + 10_000;
-                    Ok(arguments(&name, port, peer, &format!("{name}={}", url(peer))))
+                    Ok(arguments(&name, port, peer, &format!("{name}={}", url(peer)), 50))
                 },
                 async |_, port| is_serving(port, &name).await,
             )
@@ -90,7 +90,7 @@ impl EtcdCluster {
         let mut nodes = Vec::new();
         for (name, port) in plan {
             let process = Recipe::new("etcd", Program::ETCD.path())
-                .spawn(|_| Ok(arguments(&name, port, port + 10_000, &peers)));
+                .spawn(|_| Ok(arguments(&name, port, port + 10_000, &peers, 120)));
             nodes.push(Etcd { process, name, port });
         }
         let started = Instant::now();
@@ -147,7 +147,10 @@ fn url(port: u16) -> String {
     format!("http://127.0.0.1:{port}")
 }
 
-fn arguments(name: &str, client: u16, peer: u16, cluster: &str) -> Vec<String> {
+/// `heartbeat` in ms, of which an election waits for five. The shortest lease is one and a half elections, rounded up to a
+/// second; a cluster waits for as long as that allows, because a member that stands still for a moment is no reason for an
+/// election.
+fn arguments(name: &str, client: u16, peer: u16, cluster: &str, heartbeat: u32) -> Vec<String> {
     let options = [
         ("name", name.to_owned()),
         ("data-dir", "data".to_owned()),
@@ -157,8 +160,8 @@ fn arguments(name: &str, client: u16, peer: u16, cluster: &str) -> Vec<String> {
         ("initial-advertise-peer-urls", url(peer)),
         ("initial-cluster", cluster.to_owned()),
         ("initial-cluster-token", cluster.chars().take(17).collect()),
-        ("heartbeat-interval", "50".to_owned()),
-        ("election-timeout", "250".to_owned()),
+        ("heartbeat-interval", heartbeat.to_string()),
+        ("election-timeout", (5 * heartbeat).to_string()),
         ("logger", "zap".to_owned()),
     ];
     options.into_iter().flat_map(|(option, value)| [format!("--{option}"), value]).collect()

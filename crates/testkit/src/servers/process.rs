@@ -216,7 +216,8 @@ impl Process {
             // A stopped process sees no other signal.
             send(child, Signal::CONT);
             let asked = Instant::now();
-            while asked.elapsed() < Duration::from_secs(5) && matches!(child.try_wait(), Ok(None)) {
+            while asked.elapsed() < Duration::from_secs(15) && matches!(child.try_wait(), Ok(None))
+            {
                 std::thread::sleep(Duration::from_millis(2));
             }
             send(child, Signal::KILL);

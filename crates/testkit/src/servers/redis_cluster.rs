@@ -24,7 +24,7 @@ impl RedisCluster {
                 "--cluster-enabled",
                 "yes",
                 "--cluster-node-timeout",
-                "500",
+                "1500",
                 "--repl-diskless-sync-delay",
                 "0",
             ];

@@ -107,7 +107,7 @@ async fn sentinel(primary: u16) -> (Process, u16) {
                 let file = directory.path().join("sentinel.conf");
                 let lines = format!(
                     "port {port}\nbind 127.0.0.1\nsentinel monitor {NAME} 127.0.0.1 {primary} 2\n\
-                     sentinel down-after-milliseconds {NAME} 200\nsentinel failover-timeout {NAME} 3000\n"
+                     sentinel down-after-milliseconds {NAME} 1000\nsentinel failover-timeout {NAME} 3000\n"
                 );
                 std::fs::write(&file, lines)?;
                 Ok(vec![file.to_string_lossy().into_owned(), "--sentinel".to_owned()])

@@ -138,7 +138,7 @@ impl Remote {
         };
         let limit = match self.carelessness {
             Carelessness::WaitsForEver => Duration::from_secs(3600),
-            _ => Duration::from_secs(1),
+            _ => Duration::from_secs(4),
         };
         let talked =
             tokio::time::timeout(limit, talk).await.unwrap_or_else(|_| match self.carelessness {
