@@ -132,15 +132,17 @@ async fn both_directions(peer: &mut Peer, store: &Arc<RedisStore>, key: &Key, se
     assert!(matches!(extend(store, key, &me, LONG).await.unwrap(), Extension::Extended(_)));
     assert_eq!(release(store, key, &me).await, Release::Released);
 
-    // Ours ends by itself, then they get it; theirs, extended, outlives its first lease and then ends too.
+    // Ours ends by itself, then they get it; theirs, extended, outlives its first lease, and ends by itself too.
     granted_for(store, key, &me, Duration::from_millis(300)).await;
     until("they get what expired", async || {
-        peer.yes(json!({"op": "acquire", "key": seen, "ttl": 6_000})).await
+        peer.yes(json!({"op": "acquire", "key": seen, "ttl": 60_000})).await
     })
     .await;
-    assert!(peer.yes(json!({"op": "extend", "key": seen, "ttl": 12_000})).await);
+    assert!(peer.yes(json!({"op": "extend", "key": seen, "ttl": 120_000})).await);
     let refused = busy(store, key, &me, Intent::Try).await;
-    assert!(refused.retry_after.unwrap() > Duration::from_secs(6), "{refused:?}");
+    assert!(refused.retry_after.unwrap() > LONG, "{refused:?}");
+    assert!(peer.yes(json!({"op": "release", "key": seen})).await);
+    assert!(peer.yes(json!({"op": "acquire", "key": seen, "ttl": 1_000})).await);
     until("we get what expired", async || {
         matches!(attempt(store, key, &me, Intent::Try).await.unwrap(), Attempt::Granted(lease) if lease.fence > first.fence)
     })
