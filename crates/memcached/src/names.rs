@@ -25,7 +25,9 @@ pub(crate) struct Names {
 
 impl Names {
     pub(crate) fn new(prefix: &str) -> Result<Self, LockError> {
-        let prefix = escape(prefix);
+        let mut escaped = String::new();
+        escape(prefix, &mut escaped);
+        let prefix = escaped;
         if prefix.len() > PREFIX_BYTES {
             return Err(LockError::invalid_config(format!(
                 "the prefix takes {} bytes on the server, {PREFIX_BYTES} are allowed (characters other than \
@@ -37,11 +39,14 @@ impl Names {
     }
 
     pub(crate) fn of(&self, key: &Key) -> String {
-        let readable = escape(key.as_str());
-        if self.prefix.len() + readable.len() <= NAME_BYTES {
-            return format!("{}{readable}", self.prefix);
+        let mut name = String::with_capacity(self.prefix.len() + key.as_str().len());
+        name.push_str(&self.prefix);
+        escape(key.as_str(), &mut name);
+        if name.len() <= NAME_BYTES {
+            return name;
         }
-        let mut name = format!("{}{HASHED}", self.prefix);
+        name.truncate(self.prefix.len());
+        name.push(HASHED);
         for byte in Sha256::digest(key.as_str().as_bytes()) {
             let _ = write!(name, "{byte:02x}");
         }
@@ -49,9 +54,8 @@ impl Names {
     }
 }
 
-/// Percent-encodes everything but unreserved characters and a few that keep keys and paths readable.
-fn escape(text: &str) -> String {
-    let mut name = String::with_capacity(text.len());
+/// Appends `text`, percent-encoding all but unreserved characters and a few that keep keys and paths readable.
+fn escape(text: &str, name: &mut String) {
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-_.~:/@+,".contains(&byte) {
             name.push(char::from(byte));
@@ -59,7 +63,6 @@ fn escape(text: &str) -> String {
             let _ = write!(name, "%{byte:02X}");
         }
     }
-    name
 }
 
 #[cfg(test)]
@@ -97,7 +100,7 @@ mod tests {
             key in "\\PC{1,200}",
             other in "\\PC{1,200}",
         ) {
-            prop_assume!(key.len() <= 512 && other.len() <= 512 && escape(&prefix).len() <= PREFIX_BYTES);
+            prop_assume!(key.len() <= 512 && other.len() <= 512 && Names::new(&prefix).is_ok());
             let made = name(&prefix, &key);
             prop_assert!(!made.is_empty() && made.len() <= NAME_BYTES);
             prop_assert!(made.bytes().all(|byte| byte.is_ascii_graphic()));

@@ -5,6 +5,7 @@
 //! write that changes that number (an extension) puts the fence into the record. Every reader, at any time, comes to
 //! the same fence.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use holdtight_core::{Fence, Key, Owner, Secret};
@@ -33,15 +34,15 @@ pub(crate) struct Record {
 
 impl Record {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let fence = self.fence.map_or_else(|| "-".to_owned(), |fence| fence.to_string());
-        let (secret, key) = (self.secret.expose(), &self.key);
-        let text = format!(
-            "{MARK} {secret} {} {fence} {} {} {key} {}",
-            self.start,
-            self.granted_at,
-            key.len(),
-            self.owner
-        );
+        let (secret, key, owner) = (self.secret.expose(), &*self.key, &*self.owner);
+        // The numbers take less than this.
+        let mut text = String::with_capacity(80 + secret.len() + key.len() + owner.len());
+        let _ = write!(text, "{MARK} {secret} {} ", self.start);
+        match self.fence {
+            None => text.push('-'),
+            Some(fence) => drop(write!(text, "{fence}")),
+        }
+        let _ = write!(text, " {} {} {key} {owner}", self.granted_at, key.len());
         text.into_bytes()
     }
 

@@ -69,6 +69,8 @@ impl MemcachedStore {
                 _ => tracing::warn!(subject = finding.subject, "{}", finding.found),
             }
         }
+        // A server that was just started grants nothing for a second. Spent here, it is not missing from the first try.
+        store.link.session().await?.settled().await;
         Ok(store)
     }
 
