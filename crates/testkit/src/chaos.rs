@@ -39,8 +39,6 @@ pub enum Method {
     AcquireMany,
     /// [`Backend::detach`].
     Detach,
-    /// [`Backend::resume`].
-    Resume,
     /// [`Backend::force_release`].
     ForceRelease,
     /// [`Backend::release_now`]. A fault here makes it answer "cannot", so that the caller takes the long way.
@@ -368,13 +366,6 @@ impl Backend for Chaos {
         let (inner, about) = (Arc::clone(&self.inner), key.clone());
         self.step(Method::Detach, Some(about), move || {
             Arc::clone(&inner).detach(key.clone(), secret.clone(), ttl)
-        })
-    }
-
-    fn resume(self: Arc<Self>, key: Key, secret: Secret, ttl: Duration) -> Reply<Extension> {
-        let (inner, about) = (Arc::clone(&self.inner), key.clone());
-        self.step(Method::Resume, Some(about), move || {
-            Arc::clone(&inner).resume(key.clone(), secret.clone(), ttl)
         })
     }
 

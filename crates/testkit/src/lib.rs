@@ -19,6 +19,7 @@
 //! ```
 //!
 //! - [`conformance`]: the suite; each trial has its own store, its own runtime and a hard time limit.
+//! - [`history`]: random load over the public interface, and a check of the histories it leaves.
 //! - [`Chaos`]: any store, made unreliable by script or by seed.
 //! - [`Proxy`]: a TCP proxy that delays, drops, cuts and counts, between a store and its server.
 //! - `servers` (feature `servers`, Unix): real Redis, PostgreSQL, memcached, etcd and Firestore on free ports.
@@ -26,6 +27,7 @@
 mod chaos;
 pub mod conformance;
 mod fixture;
+pub mod history;
 mod proxy;
 #[cfg(all(unix, feature = "servers"))]
 pub mod servers;

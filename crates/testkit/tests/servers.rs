@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use holdtight_testkit::servers::{
-    Etcd, EtcdCluster, Firestore, Memcached, PgBouncer, Postgres, Process, Program, Redis,
-    RedisCluster, RedisSentinel,
+    Etcd, EtcdCluster, Firestore, Memcached, PgBouncer, Postgres, PostgresPair, Process, Program,
+    Redis, RedisCluster, RedisSentinel,
 };
 
 /// Runs `body` on a server's process, ends the server, and checks that nothing of it is left.
@@ -126,6 +126,25 @@ async fn sentinels_promote_the_replica_of_a_dead_primary() {
 }
 
 #[tokio::test]
+async fn sentinels_fail_over_when_they_are_told_to() {
+    if !Program::REDIS.available() {
+        return;
+    }
+    let group = RedisSentinel::start().await;
+    let first = group.primary().await.expect("a group that works has a primary").port();
+    assert!(group.fail_over().await);
+    let started = Instant::now();
+    while group.primary_port().await == Some(first) {
+        assert!(started.elapsed() < Duration::from_secs(30), "no failover");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // The old primary follows the new one.
+    group.wait_until_agreed().await;
+    let old = group.servers().iter().find(|server| server.port() == first).unwrap();
+    assert!(old.command("ROLE").await.unwrap().contains("slave"));
+}
+
+#[tokio::test]
 async fn postgres_starts_restarts_and_ends() {
     if !Program::POSTGRES.available() {
         return;
@@ -148,6 +167,24 @@ async fn two_postgres_servers_share_nothing() {
     let (one, two) = tokio::join!(Postgres::start(), Postgres::start());
     one.sql("CREATE TABLE t (n int)").unwrap();
     assert!(two.sql("SELECT * FROM t").is_err());
+}
+
+#[tokio::test]
+async fn a_standby_takes_over_with_all_that_was_committed_and_gets_a_standby() {
+    if !Program::POSTGRES.available() || !Program::PG_BASEBACKUP.available() {
+        return;
+    }
+    let pair = PostgresPair::start().await;
+    pair.primary().sql("CREATE TABLE t (n int)").unwrap();
+    for n in 1..=2 {
+        pair.primary().sql(&format!("INSERT INTO t VALUES ({n})")).unwrap();
+        let (old, heir) = (pair.primary().port(), pair.standby().port());
+        pair.fail_over();
+        assert_eq!((pair.primary().port(), pair.standby().port()), (heir, old));
+        pair.rebuild().await;
+        assert_eq!(pair.primary().sql("SELECT count(*) FROM t").unwrap(), n.to_string());
+        assert_eq!(pair.standby().sql("SELECT pg_is_in_recovery()").unwrap(), "t");
+    }
 }
 
 #[tokio::test]
@@ -184,7 +221,7 @@ async fn etcd_starts_restarts_and_ends() {
 }
 
 #[tokio::test]
-async fn three_etcd_nodes_replace_a_dead_leader() {
+async fn three_etcd_nodes_move_their_leader_and_replace_a_dead_one() {
     if !Program::ETCD.available() {
         return;
     }
@@ -198,7 +235,15 @@ async fn three_etcd_nodes_replace_a_dead_leader() {
         assert!(started.elapsed() < Duration::from_secs(30), "no leader");
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
-    leader.process().kill();
+    let heir = cluster.nodes().iter().find(|node| node.port() != leader.port()).unwrap();
+    assert!(cluster.move_leader(heir).await);
+    let started = Instant::now();
+    while cluster.leader().await.map(Etcd::port) != Some(heir.port()) {
+        assert!(started.elapsed() < Duration::from_secs(30), "the leader does not move");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(heir.version().await.starts_with("3."));
+    heir.process().kill();
     let started = Instant::now();
     while cluster.leader().await.is_none() {
         assert!(started.elapsed() < Duration::from_secs(30), "no new leader");

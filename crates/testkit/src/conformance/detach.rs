@@ -1,4 +1,4 @@
-//! A lock as plain data: detached from the process that took it, resumed by another.
+//! A lock that lives on by its lease alone, whatever becomes of the process that took it.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use super::stage::{Stage, release, secret};
 
 pub(super) const CASES: &[Case] = cases![
     a_detached_lock_is_still_held,
-    another_client_resumes_a_detached_lock,
-    detaching_and_resuming_need_the_secret,
-    detaching_and_resuming_revive_nothing,
+    another_client_releases_a_detached_lock,
+    detaching_needs_the_secret,
+    detaching_revives_nothing,
 ];
 
 async fn a_detached_lock_is_still_held(stage: &Stage) {
@@ -31,45 +31,34 @@ async fn a_detached_lock_is_still_held(stage: &Stage) {
     stage.must_be_free(&key).await;
 }
 
-async fn another_client_resumes_a_detached_lock(stage: &Stage) {
+async fn another_client_releases_a_detached_lock(stage: &Stage) {
     let (key, other) = (stage.key("detach"), stage.open().await);
     let (owner, first) = stage.taken(&key, stage.long()).await;
     let store = Arc::clone(&stage.store);
     store.detach(key.clone(), owner.clone(), stage.long()).await.unwrap();
-    let resumed =
-        Arc::clone(&other).resume(key.clone(), owner.clone(), stage.long()).await.unwrap();
-    assert!(
-        matches!(resumed, Extension::Extended(lease) if lease.fence == first.fence),
-        "{resumed:?}"
-    );
     stage.must_be_held(&key, &owner, first.fence).await;
     assert_eq!(release(&other, &key, &owner).await, Release::Released);
     stage.must_be_free(&key).await;
 }
 
-async fn detaching_and_resuming_need_the_secret(stage: &Stage) {
+async fn detaching_needs_the_secret(stage: &Stage) {
     let key = stage.key("detach");
     let (owner, first) = stage.taken(&key, stage.long()).await;
-    let store = || Arc::clone(&stage.store);
-    let wrong = store().detach(key.clone(), secret(), stage.long()).await.unwrap();
-    assert_eq!(wrong, Extension::NotHeld);
-    let wrong = store().resume(key.clone(), secret(), stage.long()).await.unwrap();
+    let wrong = Arc::clone(&stage.store).detach(key.clone(), secret(), stage.long()).await.unwrap();
     assert_eq!(wrong, Extension::NotHeld);
     stage.must_be_held(&key, &owner, first.fence).await;
 }
 
-async fn detaching_and_resuming_revive_nothing(stage: &Stage) {
+async fn detaching_revives_nothing(stage: &Stage) {
     let (over, released) = (stage.key("detach:over"), stage.key("detach:released"));
     let (one, _) = stage.taken(&over, stage.short()).await;
     let (two, _) = stage.taken(&released, stage.long()).await;
     assert_eq!(stage.release(&released, &two).await, Release::Released);
     stage.expire(&over, stage.short()).await;
     for (key, owner) in [(over, one), (released, two)] {
-        let store = || Arc::clone(&stage.store);
-        let detached = store().detach(key.clone(), owner.clone(), stage.long()).await.unwrap();
+        let store = Arc::clone(&stage.store);
+        let detached = store.detach(key.clone(), owner.clone(), stage.long()).await.unwrap();
         assert_eq!(detached, Extension::NotHeld, "{key:?}");
-        let resumed = store().resume(key.clone(), owner.clone(), stage.long()).await.unwrap();
-        assert_eq!(resumed, Extension::NotHeld, "{key:?}");
         stage.must_be_free(&key).await;
     }
 }

@@ -1,9 +1,10 @@
-//! The engine over this store, holding: renewal, the end of a lease, loss, and locks as tokens.
+//! The engine over this store, holding: renewal, the end of a lease, and loss.
 
+use std::future::IntoFuture as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdtight_core::{ErrorKind, LockToken, Loss};
+use holdtight_core::{ErrorKind, Loss};
 
 use super::case::{Case, cases};
 use super::stage::{Stage, secret};
@@ -15,8 +16,8 @@ pub(super) const CASES: &[Case] = cases![
     a_lock_that_was_taken_away_is_reported_lost,
     work_is_stopped_when_its_lock_is_lost,
     a_handle_extends_its_lease,
-    a_token_is_resumed_by_another_client,
-    a_foreign_token_opens_nothing,
+    a_runtime_that_stands_idle_costs_nobody_else_a_lock,
+    acquires_that_nobody_polls_do_not_hold_up_the_others,
 ];
 
 async fn a_held_lock_is_renewed_beyond_its_lease(stage: &Stage) {
@@ -135,30 +136,58 @@ async fn a_handle_extends_its_lease(stage: &Stage) {
     handle.release().await.unwrap();
 }
 
-async fn a_token_is_resumed_by_another_client(stage: &Stage) {
-    let (lock, other) = (stage.engine(&stage.store), stage.engine(&stage.open().await));
-    let handle = lock.acquire("engine").await.unwrap();
-    let fence = handle.fence();
-    let text = handle.detach().await.unwrap().expose();
-    assert!(lock.try_acquire("engine").await.unwrap().is_none(), "a detached lock is held");
-    let token: LockToken = text.parse().unwrap();
-    assert!(other.owns(&token).await.unwrap());
-    let resumed = other.resume(token.clone()).await.unwrap();
-    assert!(resumed.is_held());
-    assert_eq!(resumed.fence(), fence, "the same grant, the same fence");
-    resumed.release().await.unwrap();
-    assert!(!other.owns(&token).await.unwrap());
-    let late = other.resume(token).await.expect_err("it was released");
-    assert_eq!(late.kind(), ErrorKind::NotHeld, "{late}");
+/// The store was opened, and the lock first used, in a runtime without threads of its own, which nobody drives any more:
+/// one that a program made for a moment at its start, or a worker that a handler blocks.
+async fn a_runtime_that_stands_idle_costs_nobody_else_a_lock(stage: &Stage) {
+    let ttl = stage.brief();
+    let used = || {
+        let idle = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let lock = idle.block_on(async {
+            let lock = stage.engine(&stage.open().await);
+            lock.acquire("engine").ttl(ttl).await.unwrap().release().await.unwrap();
+            drop(lock.acquire("engine:dropped").await.unwrap());
+            lock
+        });
+        (idle, lock)
+    };
+    // On a thread of its own, as a runtime cannot be driven inside of another one.
+    let (idle, lock) =
+        tokio::task::block_in_place(|| std::thread::scope(|all| all.spawn(used).join().unwrap()));
+    let handle = lock.acquire("engine").ttl(ttl).await.unwrap();
+    let end = tokio::time::Instant::now() + ttl * 2 + stage.capabilities.ttl_slack;
+    while tokio::time::Instant::now() < end {
+        assert!(handle.is_held(), "not renewed");
+        tokio::time::sleep(ttl / 8).await;
+    }
+    handle.release().await.unwrap();
+    // What was dropped there is given back all the same, long before its lease is over.
+    stage
+        .until("the dropped lock is free", async || {
+            !lock.is_locked("engine:dropped").await.unwrap()
+        })
+        .await;
+    idle.shutdown_background();
 }
 
-async fn a_foreign_token_opens_nothing(stage: &Stage) {
-    let (key, lock) = (stage.key("engine"), stage.engine(&stage.store));
-    let handle = lock.acquire("engine").await.unwrap();
-    let foreign = LockToken::new(key, secret());
-    assert!(!lock.owns(&foreign).await.unwrap());
-    let refused = lock.resume(foreign).await.expect_err("it is not ours");
-    assert_eq!(refused.kind(), ErrorKind::NotHeld, "{refused}");
-    assert!(handle.is_held());
-    handle.release().await.unwrap();
+/// Futures of a `select!` with a slow arm, or of a set that nobody drives: each has left a request somewhere.
+async fn acquires_that_nobody_polls_do_not_hold_up_the_others(stage: &Stage) {
+    let lock = stage.engine(&stage.store);
+    let pairs = async |count: usize| {
+        for n in 0..count {
+            lock.acquire(format!("engine:{n}")).await.unwrap().release().await.unwrap();
+        }
+    };
+    pairs(1).await;
+    let mut forgotten: Vec<_> =
+        (0..40).map(|n| Box::pin(lock.acquire(format!("forgotten:{n}")).into_future())).collect();
+    for future in &mut forgotten {
+        std::future::poll_fn(|cx| {
+            drop(future.as_mut().poll(cx));
+            std::task::Poll::Ready(())
+        })
+        .await;
+    }
+    // If each of these took as long as a request may take, this would last for minutes.
+    tokio::time::timeout(stage.patience, pairs(30)).await.expect("held up by futures of others");
+    drop(forgotten);
 }

@@ -15,6 +15,7 @@ mod fences;
 mod force_release;
 mod keys;
 mod list;
+mod load;
 mod lookup;
 mod many_keys;
 mod model;
@@ -25,6 +26,7 @@ mod processes;
 mod retries;
 mod runner;
 mod stage;
+mod tokens;
 mod transfer;
 mod wake_up;
 mod worker;
@@ -59,6 +61,11 @@ const THEMES: &[(&str, &[Case])] = &[
     ("network", network::CASES),
     ("engine_wait", engine_wait::CASES),
     ("engine_hold", engine_hold::CASES),
+    ("load", load::CASES),
+    ("load", load::TOKEN_CASES),
+    ("load", load::PROXY_CASES),
+    ("load", load::PROCESS_CASES),
+    ("tokens", tokens::CASES),
 ];
 
 /// Runs the whole suite on one store and exits the process: the `main` of a test file with `harness = false`.

@@ -208,8 +208,14 @@ impl<'a> Run<'a> {
             Op::Transfer { key, from, to, steps } if stage.capabilities.transfer && from != to => {
                 let to_whom = self.request(key, to, steps);
                 let request = TransferRequest::new(self.owners[from].clone(), to_whom);
-                match (self.model.owned(key, from), store.transfer(request).await.unwrap()) {
+                let answer = store.transfer(request).await.unwrap();
+                match (self.model.live(key).filter(|grant| [from, to].contains(&grant.who)), answer)
+                {
                     (None, Transfer::NotHeld) => {}
+                    // It had been done before.
+                    (Some(grant), Transfer::Transferred(lease)) if grant.who == to => {
+                        self.granted(key, to, steps, lease);
+                    }
                     (Some(_), Transfer::Transferred(lease)) => self.grant(key, to, steps, lease),
                     (grant, answer) => panic!("the model has {grant:?}, the store says {answer:?}"),
                 }

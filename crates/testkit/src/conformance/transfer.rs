@@ -1,4 +1,4 @@
-//! Handing a held lock to the next owner in one step (contract 1, 3 and 6).
+//! Handing a held lock to the next owner in one step (contract 1, 3, 4 and 6).
 
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ pub(super) const CASES: &[Case] = cases![if Transfer;
     a_transfer_of_a_lease_that_is_over_is_refused,
     a_transferred_lease_is_that_of_the_next_owner,
     a_lock_is_transferred_once,
+    a_transfer_whose_answer_was_lost_can_be_repeated,
 ];
 
 async fn transfer(
@@ -105,4 +106,27 @@ async fn a_lock_is_transferred_once(stage: &Stage) {
     }
     assert_eq!(winners.len(), 1, "one lock was handed to {}", winners.len());
     stage.must_be_held(&key, &winners[0].0, winners[0].1.fence).await;
+}
+
+async fn a_transfer_whose_answer_was_lost_can_be_repeated(stage: &Stage) {
+    let key = stage.key("transfer");
+    let (owner, first) = stage.taken(&key, stage.long()).await;
+    let next = secret();
+    let mut fences = Vec::new();
+    for ttl in [stage.short(), stage.long()] {
+        let Transfer::Transferred(lease) = transfer(stage, &key, &owner, &next, ttl).await else {
+            panic!("it is the next owner's already, or becomes so now")
+        };
+        assert!(lease.ttl + margin(ttl) >= ttl, "too short: {lease:?}");
+        fences.push(lease.fence);
+    }
+    assert!(fences[0] > first.fence && fences[1] == fences[0], "one grant, one fence: {fences:?}");
+    stage.must_be_held(&key, &next, fences[0]).await;
+    // Another one with the same token is not a repetition.
+    let late = transfer(stage, &key, &owner, &secret(), stage.long()).await;
+    assert_eq!(late, Transfer::NotHeld);
+    assert_eq!(stage.release(&key, &next).await, Release::Released);
+    let over = transfer(stage, &key, &owner, &next, stage.long()).await;
+    assert_eq!(over, Transfer::NotHeld, "what was given back is not taken again");
+    stage.must_be_free(&key).await;
 }

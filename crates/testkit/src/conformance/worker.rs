@@ -31,6 +31,8 @@ pub(super) enum Job {
     Hold(u64, Liveness),
     /// Takes the lock, detaches it for so many milliseconds, says so, and sleeps until it is killed.
     Detach(u64),
+    /// Plays a random load from this seed, and writes its history as its note.
+    Load(u64),
 }
 
 impl Job {
@@ -40,6 +42,7 @@ impl Job {
             Self::Hold(millis, Liveness::Lease) => ("hold-lease", millis),
             Self::Hold(millis, _) => ("hold-process", millis),
             Self::Detach(millis) => ("detach", millis),
+            Self::Load(seed) => ("load", seed),
         }
     }
 
@@ -49,6 +52,7 @@ impl Job {
             "hold-lease" => Self::Hold(number, Liveness::Lease),
             "hold-process" => Self::Hold(number, Liveness::Process),
             "detach" => Self::Detach(number),
+            "load" => Self::Load(number),
             other => panic!("no such job for a worker: {other}"),
         }
     }
@@ -95,6 +99,11 @@ impl Worker {
         }
     }
 
+    /// All that the worker wrote into its note.
+    pub(super) fn wrote(&self) -> String {
+        std::fs::read_to_string(&self.note).unwrap_or_default()
+    }
+
     /// Waits until the worker is done.
     pub(super) async fn done(&mut self) {
         let started = Instant::now();
@@ -139,6 +148,10 @@ pub(super) fn serve<F: Fixture>() {
                 let ttl = Duration::from_millis(millis);
                 let (me, lease) = wait_for(&store, &key, ttl, liveness).await;
                 say_and_sleep(&place, &me, lease).await;
+            }
+            Job::Load(seed) => {
+                let note = std::fs::File::options().create(true).append(true).open(&place).unwrap();
+                super::load::play(store, key.as_str(), seed, note).await;
             }
             Job::Detach(millis) => {
                 let ttl = Duration::from_millis(millis);

@@ -52,6 +52,20 @@ impl Etcd {
         &self.process
     }
 
+    /// The version of the server, as `3.5.23`.
+    ///
+    /// # Panics
+    /// When it does not say.
+    pub async fn version(&self) -> String {
+        let status = self.status().await;
+        field(&status, "version").expect("etcd says its version").to_owned()
+    }
+
+    /// What it says of itself; nothing if it does not answer.
+    async fn status(&self) -> String {
+        wire::http(self.port, "POST", "/v3/maintenance/status", "{}").await.unwrap_or_default()
+    }
+
     /// Starts it again after it was killed: same port and data.
     ///
     /// # Panics
@@ -122,13 +136,9 @@ impl EtcdCluster {
     /// The node that leads now, if one does.
     pub async fn leader(&self) -> Option<&Etcd> {
         for node in self.nodes.iter().filter(|node| node.process.is_alive()) {
-            let status = wire::http(node.port, "POST", "/v3/maintenance/status", "{}").await;
-            let status = status.unwrap_or_default();
-            let field = |name: &str| {
-                let (_, rest) = status.split_once(&format!("\"{name}\":\""))?;
-                rest.split('"').next()
-            };
-            if let (Some(member), Some(leader)) = (field("member_id"), field("leader"))
+            let status = node.status().await;
+            if let (Some(member), Some(leader)) =
+                (field(&status, "member_id"), field(&status, "leader"))
                 && member == leader
             {
                 return Some(node);
@@ -136,6 +146,24 @@ impl EtcdCluster {
         }
         None
     }
+
+    /// Lets the leader hand its office to `to`; whether it did.
+    pub async fn move_leader(&self, to: &Etcd) -> bool {
+        let status = to.status().await;
+        let Some((leader, id)) = self.leader().await.zip(field(&status, "member_id")) else {
+            return false;
+        };
+        let (path, body) =
+            ("/v3/maintenance/transfer-leadership", format!("{{\"targetID\":\"{id}\"}}"));
+        let answer = wire::http(leader.port, "POST", path, &body).await;
+        answer.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
+    }
+}
+
+/// A field of text in an answer of etcd.
+fn field<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = answer.split_once(&format!("\"{name}\":\""))?;
+    rest.split('"').next()
 }
 
 /// A name that no other node has: it proves who answers.

@@ -38,6 +38,17 @@ impl Postgres {
     pub async fn start_with(settings: &[&str]) -> Self {
         let account = Account::for_postgres();
         let template = template(account);
+        Self::launch(settings, |data| copy(template.path(), data, account)).await
+    }
+
+    /// Starts one that follows `primary` and serves readers.
+    pub(super) async fn start_standby(primary: &Self, settings: &[&str]) -> Self {
+        Self::launch(settings, |data| primary.back_up(data)).await
+    }
+
+    /// Starts one whose data directory `fill` makes.
+    async fn launch(settings: &[&str], fill: impl Fn(&Path) -> io::Result<()>) -> Self {
+        let account = Account::for_postgres();
         let mut recipe = Recipe::new("postgres", Program::POSTGRES.path());
         recipe.account = account;
         // At SIGQUIT the server ends its children as well; at SIGKILL they linger.
@@ -45,7 +56,7 @@ impl Postgres {
         let (process, port) = recipe
             .start(
                 |directory, port| {
-                    copy(template.path(), &directory.path().join("data"), account)?;
+                    fill(&directory.path().join("data"))?;
                     let place = directory.path().to_string_lossy().into_owned();
                     let mut arguments =
                         vec!["-D".to_owned(), format!("{place}/data"), "-k".to_owned(), place];
@@ -89,6 +100,26 @@ impl Postgres {
     /// When it does not come back.
     pub async fn restart(&self) {
         self.process.restart(async || is_ready(&self.process, self.port).await).await;
+    }
+
+    /// Starts it again, alive or not, on a fresh copy of the data of `primary`, which it follows from here on.
+    pub(super) async fn restart_as_standby(&self, primary: &Self) {
+        self.process.kill();
+        let data = self.process.directory().path().join("data");
+        // Its orphans may still be writing.
+        while data.exists() && fs::remove_dir_all(&data).is_err() {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        primary.back_up(&data).unwrap_or_else(|error| panic!("no copy of the primary: {error}"));
+        self.restart().await;
+    }
+
+    /// Copies the data of this running server for a standby of it.
+    fn back_up(&self, data: &Path) -> io::Result<()> {
+        let mut copy = Command::new(Program::PG_BASEBACKUP.path());
+        copy.arg("-D").arg(data).args(["-R", "-X", "stream", "-c", "fast", "--no-sync"]);
+        copy.args(["-h", "127.0.0.1", "-U", "postgres", "-p", &self.port.to_string()]);
+        finished(copy, Account::for_postgres())
     }
 
     /// Runs SQL as an administrator would with `psql`; rows as text, one per line, columns parted by `|`.
@@ -167,24 +198,23 @@ fn initialise(directory: &Directory, data: &Path, account: Option<Account>) -> i
     directory.give_to(account)?;
     let mut initdb = Command::new(Program::INITDB.path());
     initdb.arg("-D").arg(data).args(["-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8"]);
-    initdb.arg("--locale=C").current_dir(directory.path()).stdin(Stdio::null());
-    if let Some(account) = account {
-        initdb.uid(account.user).gid(account.group);
-    }
-    let ran = initdb.output()?;
-    if ran.status.success() {
-        return Ok(());
-    }
-    Err(io::Error::other(String::from_utf8_lossy(&ran.stderr).into_owned()))
+    initdb.arg("--locale=C").current_dir(directory.path());
+    finished(initdb, account)
 }
 
 fn copy(from: &Path, to: &Path, account: Option<Account>) -> io::Result<()> {
     let mut copy = Command::new("cp");
-    copy.args(["-R", "-p", "--"]).arg(from).arg(to).stdin(Stdio::null());
+    copy.args(["-R", "-p", "--"]).arg(from).arg(to);
+    finished(copy, account)
+}
+
+/// Runs a program as the user whose files it makes.
+fn finished(mut program: Command, account: Option<Account>) -> io::Result<()> {
+    program.stdin(Stdio::null());
     if let Some(account) = account {
-        copy.uid(account.user).gid(account.group);
+        program.uid(account.user).gid(account.group);
     }
-    let ran = copy.output()?;
+    let ran = program.output()?;
     if ran.status.success() {
         return Ok(());
     }

@@ -21,6 +21,8 @@ impl Program {
     pub const POSTGRES: Self = Self::new("postgres", "apt-get install postgresql");
     /// `initdb`, which makes a data directory for it.
     pub const INITDB: Self = Self::new("initdb", "apt-get install postgresql");
+    /// `pg_basebackup`, which copies a running server for a standby.
+    pub const PG_BASEBACKUP: Self = Self::new("pg_basebackup", "apt-get install postgresql");
     /// `psql`.
     pub const PSQL: Self = Self::new("psql", "apt-get install postgresql-client");
     /// `pgbouncer`.

@@ -76,6 +76,23 @@ impl RedisSentinel {
         None
     }
 
+    /// The server that the sentinels call the primary, if one is named.
+    pub async fn primary(&self) -> Option<&Redis> {
+        let port = self.primary_port().await?;
+        self.servers.iter().find(|server| server.port() == port)
+    }
+
+    /// Asks a sentinel for a failover as an administrator would; whether it began one.
+    pub async fn fail_over(&self) -> bool {
+        for (_, port) in &self.sentinels {
+            let answer = redis::command(*port, None, &format!("SENTINEL FAILOVER {NAME}")).await;
+            if answer.is_ok_and(|answer| answer.starts_with("+OK")) {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Waits until every sentinel sees two others and one replica that could take over.
     ///
     /// # Panics
@@ -95,8 +112,13 @@ impl RedisSentinel {
                 return false;
             }
         }
-        let replication = self.servers[1].command("INFO replication").await.unwrap_or_default();
-        replication.contains("master_link_status:up") || replication.contains("role:master")
+        let (mut primaries, mut replicas) = (0, 0);
+        for server in &self.servers {
+            let role = server.command("INFO replication").await.unwrap_or_default();
+            primaries += usize::from(role.contains("role:master"));
+            replicas += usize::from(role.contains("master_link_status:up"));
+        }
+        primaries == 1 && replicas == 1
     }
 }
 

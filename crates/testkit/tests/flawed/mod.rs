@@ -68,13 +68,16 @@ pub(crate) enum Flaw {
     TransferKeepsTheFence,
     TransferKeepsTheLease,
     TransferRevives,
+    TransferCannotBeRepeated,
+    TransferIsGivenAway,
+    TransferLeavesTheOldSecretGood,
     ManyTakesSome,
     ManyIsNotIdempotent,
     ManyNamesAWrongKey,
     ForceIgnoresTheFence,
     ForceLowersTheFence,
     DetachWithoutCompare,
-    ResumeRevives,
+    DetachRevives,
     WakesNobody,
     WakesWhoLeft,
     CallsDoNotEnd,
@@ -93,6 +96,8 @@ pub(crate) struct Flawed {
 struct State {
     records: BTreeMap<Key, Record>,
     bells: BTreeMap<Key, Vec<Bell>>,
+    /// Who had a lock before the one who got it by a transfer.
+    former: BTreeMap<Key, Vec<Secret>>,
     last: u64,
     asked: u64,
 }
@@ -482,9 +487,19 @@ impl Backend for Flawed {
         soon(move || {
             let (mut state, now) = (self.state.lock().unwrap(), self.clock.now());
             let key = self.name(&request.to.key);
+            let arrived = self.owned(&state, &key, &request.to.secret, now);
+            if arrived && !self.has(Flaw::TransferCannotBeRepeated) {
+                let record = state.records.get_mut(&key).unwrap();
+                record.ends_at = record.ends_at.max(now.after(request.to.ttl));
+                let lease = Lease::new(record.fence, record.ends_at.since(now));
+                return Ok(Transfer::Transferred(lease));
+            }
             let old = state.records.get(&key).cloned();
             let live = self.live(&state, &key, now).is_some();
-            let ours = old.as_ref().is_some_and(|old| self.same(&old.secret, &request.from));
+            let former = self.has(Flaw::TransferLeavesTheOldSecretGood)
+                && state.former.get(&key).is_some_and(|former| former.contains(&request.from));
+            let ours =
+                former || old.as_ref().is_some_and(|old| self.same(&old.secret, &request.from));
             let may = ours && (live || self.has(Flaw::TransferRevives))
                 || live && self.has(Flaw::TransferWithoutCompare);
             let Some(old) = old.filter(|_| may) else { return Ok(Transfer::NotHeld) };
@@ -496,6 +511,11 @@ impl Backend for Flawed {
             }
             if self.has(Flaw::TransferKeepsTheLease) {
                 record.ends_at = old.ends_at;
+            }
+            state.former.entry(key.clone()).or_default().push(request.from.clone());
+            // As if whoever handed it over did not know that it had arrived.
+            if self.has(Flaw::TransferIsGivenAway) && lease.fence.get().is_multiple_of(5) {
+                self.free(&mut state, &key);
             }
             Ok(Transfer::Transferred(lease))
         })
@@ -530,21 +550,15 @@ impl Backend for Flawed {
 
     fn detach(self: Arc<Self>, key: Key, secret: Secret, ttl: Duration) -> Reply<Extension> {
         soon(move || {
-            let held_by =
-                self.state.lock().unwrap().records.get(&key).map(|record| record.secret.clone());
-            let secret = held_by.filter(|_| self.has(Flaw::DetachWithoutCompare)).unwrap_or(secret);
-            Ok(self.extend_one(&ExtendRequest::new(key, secret, ExtendBy::AtLeast(ttl))))
-        })
-    }
-
-    fn resume(self: Arc<Self>, key: Key, secret: Secret, ttl: Duration) -> Reply<Extension> {
-        soon(move || {
-            if self.has(Flaw::ResumeRevives) {
+            if self.has(Flaw::DetachRevives) {
                 let now = self.clock.now();
                 if let Some(record) = self.state.lock().unwrap().records.get_mut(&key) {
                     record.ends_at = record.ends_at.max(now.after(ttl));
                 }
             }
+            let held_by =
+                self.state.lock().unwrap().records.get(&key).map(|record| record.secret.clone());
+            let secret = held_by.filter(|_| self.has(Flaw::DetachWithoutCompare)).unwrap_or(secret);
             Ok(self.extend_one(&ExtendRequest::new(key, secret, ExtendBy::AtLeast(ttl))))
         })
     }

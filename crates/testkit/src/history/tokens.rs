@@ -1,0 +1,110 @@
+//! Moves in which a lock ends by another hand than its holder's: by its token, or by force.
+
+use std::time::Duration;
+
+use holdtight_core::{DistributedLock, LockToken};
+
+use super::event::{Foreign, Form, LetGo, Patience};
+use super::moves::{InHand, Player, taken};
+use super::record::{Holding, Parting};
+
+impl Player {
+    /// A lock to try it on; whoever waits in vain for so long has bad luck.
+    async fn some_lock(&mut self) -> Option<(String, InHand)> {
+        let (lock, key) = (self.own(), self.key());
+        let wait = Duration::from_secs(5);
+        let in_hand = self.acquire(&lock, &key, Some(wait)).await?;
+        Some((key, in_hand))
+    }
+
+    /// A message that is delivered three times: only one of them may become a holder.
+    pub(super) async fn detach(&mut self) {
+        let Some((key, in_hand)) = self.some_lock().await else { return };
+        let Some((parting, token)) = detached(in_hand).await else { return };
+        let (one, two, three) = (self.any(), self.any(), self.any());
+        let (one, two, three) = tokio::join!(
+            self.resume(&one, &key, &token, &parting),
+            self.resume(&two, &key, &token, &parting),
+            self.resume(&three, &key, &token, &parting),
+        );
+        let resumed: Vec<_> = [one, two, three].into_iter().flatten().collect();
+        if resumed.is_empty() {
+            // The answers were lost, or nothing was done: nobody is to wait for the end of its lease.
+            let lock = self.any();
+            let _ = parting.ended_by(Foreign::ReleaseToken, lock.release_token(&token)).await;
+        }
+        for (_, holding) in &resumed {
+            holding.look();
+        }
+        for in_hand in resumed {
+            self.hold(in_hand).await;
+        }
+    }
+
+    async fn resume(
+        &self,
+        lock: &DistributedLock,
+        key: &str,
+        token: &LockToken,
+        parting: &Parting,
+    ) -> Option<InHand> {
+        let claim = self.recorder.ask(key, Form::Resume, Patience::Limited);
+        let resume = lock.resume_for(token.clone(), self.load.ttl);
+        taken(claim, parting.ended_by(Foreign::Resume, resume).await)
+    }
+
+    /// The token of a lock that is held: resumed, its handle is worth nothing any more and must do no harm.
+    pub(super) async fn resume_held(&mut self) {
+        let Some((key, (handle, holding))) = self.some_lock().await else { return };
+        let (lock, token) = (self.any(), handle.token());
+        let claim = self.recorder.ask(&key, Form::Resume, Patience::Limited);
+        let resume = lock.resume_for(token, self.load.ttl);
+        let resumed = taken(claim, holding.ended_by(Foreign::Resume, resume).await);
+        holding.look();
+        if self.random.bool() {
+            drop((holding, handle));
+        } else {
+            super::moves::release(handle, holding).await;
+        }
+        if let Some(in_hand) = resumed {
+            in_hand.1.look();
+            self.hold(in_hand).await;
+        }
+    }
+
+    pub(super) async fn release_held(&mut self) {
+        let Some((_, (handle, holding))) = self.some_lock().await else { return };
+        let (lock, token) = (self.any(), handle.token());
+        let _ = holding.ended_by(Foreign::ReleaseToken, lock.release_token(&token)).await;
+        super::moves::pause(self.dwell()).await;
+        super::moves::release(handle, holding).await;
+    }
+
+    pub(super) async fn release_detached(&mut self) {
+        let Some((_, in_hand)) = self.some_lock().await else { return };
+        let Some((parting, token)) = detached(in_hand).await else { return };
+        let (lock, other) = (self.any(), self.any());
+        // What it says depends on the store's mood under faults; the lock must be there or gone either way.
+        let _ = lock.extend_token(&token, self.load.ttl).await;
+        let _ = parting.ended_by(Foreign::ReleaseToken, other.release_token(&token)).await;
+    }
+
+    pub(super) async fn force(&mut self) {
+        let Some((key, (handle, holding))) = self.some_lock().await else { return };
+        let lock = self.any();
+        let force = lock.force_release(&key, handle.fence());
+        let _ = holding.ended_by(Foreign::Force, force).await;
+        super::moves::pause(self.dwell()).await;
+        super::moves::release(handle, holding).await;
+    }
+}
+
+/// Detaches a lock: what is left of it is its token.
+async fn detached(
+    (handle, holding): (holdtight_core::LockHandle, Holding),
+) -> Option<(Parting, LockToken)> {
+    let parting = holding.letting_go(LetGo::Detach);
+    let result = handle.detach().await;
+    parting.done(&result);
+    Some((parting, result.ok()?))
+}
