@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::backend::Liveness;
 use crate::engine::Engine;
-use crate::error::LockError;
+use crate::error::{ErrorKind, LockError};
 use crate::handle::{Held, LockHandle};
 use crate::key::Key;
 use crate::owner::Owner;
@@ -134,11 +134,14 @@ impl Acquire {
 
     /// Takes the lock, runs `work` under it, and gives it back. The work is dropped if the lock is lost.
     ///
-    /// The work gets a [`Held`]: fence, deadline, loss. Work that ended before the lock was lost is `Ok`, whatever the
-    /// release then says. Work that blocks its thread cannot be stopped: let what it writes to check the fence.
+    /// The work gets a [`Held`]: fence, deadline, loss. Work that blocks its thread cannot be stopped: let what it writes
+    /// to check the fence.
     ///
     /// # Errors
-    /// Those of acquiring; [`Lost`](crate::ErrorKind::Lost) if the work was stopped because the lock was lost.
+    /// Those of acquiring; [`Lost`](crate::ErrorKind::Lost) if the lock was lost before the work had ended, whether that
+    /// stopped the work, came to light when it was done (it had blocked its thread, or the machine slept), or is what the
+    /// store says of the release: somebody else may have worked at the same time, so the outcome of the work is dropped.
+    /// A store that cannot be reached for the release is no error, if the work had ended before its deadline.
     ///
     /// # Cancel safety
     /// If the future is dropped, so is the work, and the lock is given back in the background.
@@ -175,14 +178,22 @@ where
         loss = held.lost() => Err(loss),
         out = work(handle.held()) => Ok(out),
     };
-    match ended {
-        Ok(out) => {
-            if let Err(error) = handle.release().await {
-                tracing::warn!(%error, "the work was done in time, but its lock could not be released as ours");
-            }
-            Ok(out)
+    let out = ended.map_err(|loss| held.lost_error(loss))?;
+    // The loss may have come while the work kept its thread, and nobody could look.
+    held.check()?;
+    done(handle.release().await)?;
+    Ok(out)
+}
+
+/// What becomes of work whose lock was given back: it counts unless the lock had been lost.
+pub(crate) fn done(released: Result<(), LockError>) -> Result<(), LockError> {
+    match released {
+        Err(error) if error.kind() == ErrorKind::Lost => Err(error),
+        Err(error) => {
+            tracing::warn!(%error, "the work was done in time, but its lock could not be given back");
+            Ok(())
         }
-        Err(loss) => Err(held.lost_error(loss)),
+        Ok(()) => Ok(()),
     }
 }
 

@@ -53,6 +53,12 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Now, on a clock that never steps back and runs during suspend.
     fn now(&self) -> Moment;
 
+    /// Whether it follows tokio's clock, which a test may pause: then background work must share the test's runtime,
+    /// or time would pass there and not here. Programs have no such clock.
+    fn is_driven_by_tokio(&self) -> bool {
+        false
+    }
+
     /// The wall clock. For people only: no lease depends on it.
     fn wall(&self) -> SystemTime {
         #[expect(clippy::disallowed_methods, reason = "the one place that reads it, for display")]
@@ -122,6 +128,10 @@ impl Clock for TokioClock {
     fn now(&self) -> Moment {
         Moment(3_600_000_000_000).after(self.origin.elapsed())
     }
+
+    fn is_driven_by_tokio(&self) -> bool {
+        true
+    }
 }
 
 /// Adds a jump of the test's choice to another clock: a suspended machine, whose timers stood still.
@@ -146,6 +156,10 @@ impl ManualClock {
 impl Clock for ManualClock {
     fn now(&self) -> Moment {
         self.base.now().after(Duration::from_nanos(self.ahead.load(Ordering::SeqCst)))
+    }
+
+    fn is_driven_by_tokio(&self) -> bool {
+        self.base.is_driven_by_tokio()
     }
 
     fn wall(&self) -> SystemTime {

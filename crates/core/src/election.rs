@@ -6,6 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::acquire::{Acquire, done};
 use crate::error::{ErrorKind, LockError};
 use crate::fence::Fence;
 use crate::grant::Loss;
@@ -66,23 +67,65 @@ impl Election {
     /// # Cancel safety
     /// Cancel-safe: the candidacy is withdrawn.
     pub async fn campaign(&self) -> Result<Leadership, LockError> {
-        let mut acquire = self.lock.acquire(&self.post).wait_forever().auto_renew(true);
+        Ok(Leadership { handle: self.candidacy().wait_forever().await? })
+    }
+
+    /// Waits at most `limit` until the post is ours: `Ok(None)` if somebody else led all the time.
+    ///
+    /// # Errors
+    /// What the store reports; never `Timeout`.
+    ///
+    /// # Cancel safety
+    /// As [`campaign`](Self::campaign).
+    pub async fn campaign_within(&self, limit: Duration) -> Result<Option<Leadership>, LockError> {
+        match self.candidacy().wait(limit).await {
+            Ok(handle) => Ok(Some(Leadership { handle })),
+            Err(error) if error.kind() == ErrorKind::Timeout => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes the post if nobody leads: `Ok(None)` if somebody does.
+    ///
+    /// # Errors
+    /// As [`campaign_within`](Self::campaign_within).
+    ///
+    /// # Cancel safety
+    /// As [`campaign`](Self::campaign).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), holdtight_core::LockError> {
+    /// # let lock = holdtight_core::DistributedLock::builder(holdtight_core::MemoryStore::new()).build()?;
+    /// let election = lock.election("scheduler");
+    /// let leadership = election.try_campaign().await?.expect("nobody else leads");
+    /// assert!(election.try_campaign().await?.is_none());
+    /// leadership.step_down().await
+    /// # }
+    /// ```
+    pub async fn try_campaign(&self) -> Result<Option<Leadership>, LockError> {
+        self.campaign_within(Duration::ZERO).await
+    }
+
+    fn candidacy(&self) -> Acquire {
+        let mut acquire = self.lock.acquire(&self.post).auto_renew(true);
         if let Some(ttl) = self.ttl {
             acquire = acquire.ttl(ttl);
         }
         if let Some(reason) = &self.reason {
             acquire = acquire.reason(reason);
         }
-        Ok(Leadership { handle: acquire.await? })
+        acquire
     }
 
     /// Leads whenever it can: campaigns, runs `work(held)` while it leads, and campaigns again if the post was lost.
     ///
     /// The work is dropped when the post is lost, before anybody else can lead. It ends when the work ends by itself;
-    /// then the post is given up.
+    /// then the post is given up. A store that cannot be reached for a while is no reason to end: it goes on campaigning.
+    ///
+    /// Work that ended by itself after the post was lost, in whatever way, does not count: it campaigns again.
     ///
     /// # Errors
-    /// What the store reports while campaigning.
+    /// What the store reports while campaigning, if it will not pass.
     ///
     /// # Cancel safety
     /// If the future is dropped, so is the work, and the post is given up in the background.
@@ -91,24 +134,33 @@ impl Election {
         W: Future,
     {
         loop {
-            let leadership = self.campaign().await?;
+            let leadership = match self.campaign().await {
+                Ok(leadership) => leadership,
+                Err(error) if error.kind().is_transient() => {
+                    tracing::warn!(post = %self.post, %error, "cannot campaign; trying again");
+                    look_again().await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             let held = leadership.handle.held();
             let ended = tokio::select! {
                 biased;
                 loss = held.lost() => Err(loss),
                 out = work(leadership.handle.held()) => Ok(out),
             };
-            match ended {
-                Ok(out) => {
-                    if let Err(error) = leadership.step_down().await {
-                        tracing::warn!(%error, "the work of the leader was done, but the post was not given up as ours");
-                    }
-                    return Ok(out);
-                }
-                Err(loss) => {
-                    tracing::warn!(post = %self.post, reason = %loss, "no longer leading; campaigning again");
-                }
-            }
+            let lost = match ended {
+                Err(loss) => held.lost_error(loss),
+                // The loss may have come while the work kept its thread, and nobody could look.
+                Ok(out) => match held.check() {
+                    Err(error) => error,
+                    Ok(()) => match done(leadership.step_down().await) {
+                        Err(error) => error,
+                        Ok(()) => return Ok(out),
+                    },
+                },
+            };
+            tracing::warn!(post = %self.post, error = %lost, "no longer leading; campaigning again");
         }
     }
 
@@ -143,9 +195,13 @@ impl Election {
                 }
                 Err(error) => return Err(error),
             }
-            tokio::time::sleep(LOOK_EVERY.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+            look_again().await;
         }
     }
+}
+
+async fn look_again() {
+    tokio::time::sleep(LOOK_EVERY.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
 }
 
 impl Leadership {
@@ -159,7 +215,7 @@ impl Leadership {
         self.handle.is_held()
     }
 
-    /// Resolves when the post is lost, before anybody else can lead.
+    /// Resolves when the post is lost, as [`LockHandle::lost`] says: it aims to come before anybody else can lead.
     ///
     /// # Cancel safety
     /// Cancel-safe.

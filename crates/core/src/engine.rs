@@ -12,12 +12,13 @@ use crate::error::LockError;
 use crate::event::{EventKind, Events};
 use crate::grant::{Grant, LockFront};
 use crate::handle::LockHandle;
+use crate::home::Home;
 use crate::info::{Holder, LockInfo};
 use crate::keeper::Keeper;
 use crate::key::Key;
 use crate::queue::Queue;
 use crate::reaper::Reaper;
-use crate::runtimes::Runtimes;
+use crate::resume::Returning;
 use crate::spec::{Spec, Wish};
 
 /// One store and everything that this process does with it.
@@ -29,15 +30,25 @@ pub(crate) struct Engine {
     pub(crate) events: Arc<Events>,
     pub(crate) keeper: Keeper,
     pub(crate) reaper: Reaper,
+    pub(crate) home: Arc<Home>,
     pub(crate) queue: Arc<Queue<Wish>>,
     pub(crate) courtesy: Courtesy,
+    pub(crate) returning: Arc<Returning>,
     /// Put before every key.
     pub(crate) prefix: String,
     pub(crate) defaults: Arc<Spec>,
     /// How long one step of the store may take.
     pub(crate) step_timeout: Duration,
     closed: AtomicBool,
+    /// Whether somebody looks after the lines.
+    patrolled: AtomicBool,
 }
+
+/// Whoever is at the front of a line, and has not said when it will be back, gets so long.
+pub(crate) const GRACE: Duration = Duration::from_secs(2);
+
+/// How often lines are looked at while anybody stands in one.
+const ROUND: Duration = Duration::from_millis(500);
 
 /// What the builder decided.
 #[derive(Debug)]
@@ -53,7 +64,7 @@ pub(crate) struct Parts {
 impl Engine {
     pub(crate) fn new(parts: Parts) -> Arc<Self> {
         let store = parts.backend.capabilities();
-        let runtimes = Runtimes::new();
+        let home = Arc::new(Home::of(&*parts.clock));
         let events = Arc::new(parts.events.of(store.name));
         Arc::new(Self {
             store,
@@ -61,12 +72,14 @@ impl Engine {
                 Arc::clone(&parts.backend),
                 Arc::clone(&parts.clock),
                 Arc::clone(&events),
-                Arc::clone(&runtimes),
+                Arc::clone(&home),
                 parts.step_timeout,
             ),
-            reaper: Reaper::new(runtimes),
+            reaper: Reaper::new(Arc::clone(&home)),
+            home,
             queue: Queue::new(),
             courtesy: Courtesy::default(),
+            returning: Arc::default(),
             backend: parts.backend,
             clock: parts.clock,
             events,
@@ -74,6 +87,7 @@ impl Engine {
             defaults: Arc::new(parts.defaults),
             step_timeout: parts.step_timeout,
             closed: AtomicBool::new(false),
+            patrolled: AtomicBool::new(false),
         })
     }
 
@@ -111,12 +125,51 @@ impl Engine {
         Ok(())
     }
 
+    /// Steps of a store need a runtime around them: without one they would panic somewhere in its client.
+    pub(crate) fn check_runtime() -> Result<(), LockError> {
+        tokio::runtime::Handle::try_current().map(drop).map_err(|_| {
+            LockError::invalid_config(
+                "locks need a tokio runtime; use the blocking face outside of one",
+            )
+        })
+    }
+
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.queue.close();
     }
 
-    /// Makes a handle of a grant, and lets the keeper look after it. No attempts: another holder handed it over.
+    /// Sees to it that a caller at the front of a line that is not polled any more does not keep those behind it waiting.
+    pub(crate) fn patrol(self: &Arc<Self>) {
+        if self.patrolled.load(Ordering::Acquire) || self.patrolled.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let engine = Arc::downgrade(self);
+        let patrol = self.home.spawn(async move {
+            let mut quiet = 0;
+            loop {
+                tokio::time::sleep(ROUND).await;
+                let Some(engine) = engine.upgrade() else { return };
+                let now = engine.clock.now();
+                let anybody = engine.queue.patrol(now, GRACE, |key| engine.keeper.holds(key));
+                quiet = if anybody { 0 } else { quiet + 1 };
+                if quiet > 2 {
+                    engine.patrolled.store(false, Ordering::Release);
+                    // Whoever came in between saw that somebody was there.
+                    if !engine.queue.patrol(now, GRACE, |key| engine.keeper.holds(key))
+                        || engine.patrolled.swap(true, Ordering::AcqRel)
+                    {
+                        return;
+                    }
+                }
+            }
+        });
+        if patrol.is_none() {
+            self.patrolled.store(false, Ordering::Release);
+        }
+    }
+
+    /// Makes a handle of a grant, and lets the keeper look after it.
     pub(crate) fn admit(
         self: &Arc<Self>,
         wish: Wish,
@@ -125,10 +178,34 @@ impl Engine {
         front: Option<LockFront>,
         attempts: u32,
     ) -> LockHandle {
-        let grant = Arc::new(Grant::new(wish, lease, sent_at, front));
+        let handle = self.hold(Grant::new(wish, lease, sent_at, front));
+        self.acquired(handle.grant(), attempts);
+        handle
+    }
+
+    /// As [`admit`](Self::admit), for a lock that was handed over and lies ready: its holder has to come for it, and until
+    /// then nobody is told of it.
+    pub(crate) fn admit_for(
+        self: &Arc<Self>,
+        wish: Wish,
+        lease: Lease,
+        sent_at: Moment,
+        front: LockFront,
+    ) -> LockHandle {
+        let grant = Grant::new(wish, lease, sent_at, Some(front));
+        grant.lay_ready();
+        self.hold(grant)
+    }
+
+    fn hold(self: &Arc<Self>, grant: Grant) -> LockHandle {
+        let grant = Arc::new(grant);
         self.keeper.admit(&grant);
+        LockHandle::new(Arc::clone(self), grant)
+    }
+
+    /// Tells that a holder has its lock. No attempts: another holder handed it over.
+    pub(crate) fn acquired(&self, grant: &Grant, attempts: u32) {
         tracing::debug!(key = %grant.key, store = self.store.name, fence = %grant.fence, attempts, outcome = "acquired", "acquired");
         self.events.emit_attempts(EventKind::Acquired, &grant.key, Some(grant.fence), attempts);
-        LockHandle::new(Arc::clone(self), grant)
     }
 }

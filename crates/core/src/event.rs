@@ -13,6 +13,7 @@ use crate::clock::Moment;
 use crate::error::{ErrorKind, LockError};
 use crate::fence::Fence;
 use crate::grant::{Grant, Loss};
+use crate::home::let_block;
 use crate::key::Key;
 use crate::meter;
 
@@ -207,6 +208,11 @@ impl Events {
         if cfg!(holdtight_silent) { None } else { self.sink.as_deref() }
     }
 
+    /// Tells of many things at once. Whoever listens may block; in the background nobody else has to wait for that.
+    pub(crate) fn aside(&self, tell: impl FnOnce()) {
+        if self.sink().is_some() { let_block(tell) } else { tell() }
+    }
+
     #[inline]
     pub(crate) fn emit(
         &self,
@@ -233,8 +239,11 @@ impl Events {
         }
     }
 
-    /// A grant ended: given back or left alone, or lost.
+    /// A grant ended: given back or left alone, or lost. Of one that nobody came for, nobody knew.
     pub(crate) fn ended(&self, grant: &Grant, now: Moment, lost: Option<Loss>) {
+        if !grant.is_taken() {
+            return;
+        }
         meter::held(self.store, || now.since(grant.acquired_at));
         if let Some(loss) = lost {
             meter::lost(self.store, loss);
@@ -277,7 +286,7 @@ impl Events {
                 event.key = Some(key);
                 event.error = error;
             }
-            sink(&event);
+            let_block(|| sink(&event));
         }));
         if told.is_err() {
             tracing::error!(%key, "the on_event callback panicked; the lock is not affected");

@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use crate::error::LockError;
+use crate::home::spawn_lasting;
 
 /// What is done, for one caller or for many.
 pub trait Errand: Send + Sync + 'static {
@@ -133,16 +134,17 @@ pub struct Gather<E: Errand> {
 }
 
 struct Lane<E: Errand> {
-    under_way: usize,
-    /// How many requests have come to their end: callers in line see by it whether there is any progress.
-    ended: u64,
-    tickets: u64,
+    /// The numbers of the requests on their way, but not of those that take suspiciously long: the future of a caller
+    /// that nobody polls ends nothing, and must not keep its turn from the others.
+    under_way: Vec<u64>,
+    /// Requests and callers in line are numbered together, in the order they came.
+    numbers: u64,
     waiting: VecDeque<Waiting<E>>,
 }
 
 struct Waiting<E: Errand> {
     /// By which its caller finds it, as long as it has not left.
-    ticket: u64,
+    number: u64,
     request: E::Request,
     answer: oneshot::Sender<Result<E::Answer, LockError>>,
 }
@@ -155,23 +157,28 @@ enum Entry<E: Errand> {
 
 /// A caller whose request waits for company.
 struct InLine<A> {
-    ticket: u64,
+    number: u64,
     answer: oneshot::Receiver<Result<A, LockError>>,
-    /// The count of ended requests when it came.
-    ended: u64,
 }
 
 /// The right to have a request on its way. Whoever ends theirs sends what has gathered meanwhile.
 struct Turn<E: Errand> {
     gather: Arc<Gather<E>>,
     lane: usize,
+    number: u64,
 }
+
+/// A request that takes longer than this loses its turn to those in line: it may be that nobody drives it. If it was only
+/// slow, there is one more on its way than planned.
+const SUSPICIOUS: Duration = Duration::from_millis(50);
 
 impl<E: Errand> Gather<E> {
     /// For requests on lanes that are numbered from zero.
     pub fn new(errand: E, crowding: Crowding) -> Arc<Self> {
-        let lane =
-            || Mutex::new(Lane { under_way: 0, ended: 0, tickets: 0, waiting: VecDeque::new() });
+        let lane = || {
+            let (under_way, waiting) = (Vec::new(), VecDeque::new());
+            Mutex::new(Lane { under_way, numbers: 0, waiting })
+        };
         let lanes = (0..crowding.lanes).map(|_| lane()).collect();
         Arc::new(Self { errand, lanes, crowding })
     }
@@ -197,46 +204,56 @@ impl<E: Errand> Gather<E> {
             Entry::Waits(queued) => queued,
         };
         let (start, patience) = (Instant::now(), self.crowding.timeout);
-        let mut answer = timeout_at(start + patience / 2, &mut queued.answer).await;
+        let mut answer = timeout_at(start + SUSPICIOUS.min(patience), &mut queued.answer).await;
         if answer.is_err() {
-            // Whoever has the turns may have stopped to drive them: a future that nobody polls ends nothing.
-            if let Some(request) = self.take_back(lane, queued.ticket, Some(queued.ended)) {
-                let alone = timeout_at(start + patience, self.errand.one(&request)).await;
-                return alone.unwrap_or_else(|_| Err(unanswered(patience)));
-            }
+            self.overtake(lane, queued.number);
             answer = timeout_at(start + patience, &mut queued.answer).await;
         }
         match answer {
             Ok(Ok(answer)) => answer,
-            _ if self.take_back(lane, queued.ticket, None).is_none() => Err(unanswered(patience)),
+            _ if !self.take_back(lane, queued.number) => Err(unanswered(patience)),
             _ => Err(LockError::unavailable(format!(
                 "requests before this one were not answered within {patience:?}; this one was not sent: check the store, then try again"
             ))),
         }
     }
 
-    /// The request of a caller in line, which then will not be sent; `None` if it has been. Under the lock under which
-    /// requests leave: it is one or the other. With `ended`, only if nothing has come to its end since that count.
-    fn take_back(&self, lane: usize, ticket: u64, ended: Option<u64>) -> Option<E::Request> {
+    /// Whether a request in line is not going to be sent, because it was not yet. Under the lock under which requests
+    /// leave: it is one or the other.
+    fn take_back(&self, lane: usize, number: u64) -> bool {
         let mut lane = self.lane(lane);
-        if ended.is_some_and(|ended| ended != lane.ended) {
-            return None;
+        let at = lane.waiting.iter().position(|waiting| waiting.number == number);
+        at.is_some_and(|at| lane.waiting.remove(at).is_some())
+    }
+
+    /// The caller with this number has waited for long. Requests that were on their way before it came lose their turns,
+    /// unless it has left meanwhile: then there is progress.
+    fn overtake(self: &Arc<Self>, lane: usize, number: u64) {
+        let mut busy = self.lane(lane);
+        if !busy.waiting.iter().any(|waiting| waiting.number == number) {
+            return;
         }
-        let at = lane.waiting.iter().position(|waiting| waiting.ticket == ticket)?;
-        lane.waiting.remove(at).map(|waiting| waiting.request)
+        let before = busy.under_way.len();
+        busy.under_way.retain(|turn| *turn > number);
+        for _ in busy.under_way.len()..before {
+            let (gather, number) = (Arc::clone(self), busy.next_number());
+            busy.under_way.push(number);
+            drop(busy);
+            drop(Turn { gather, lane, number });
+            busy = self.lane(lane);
+        }
     }
 
     fn enter(self: &Arc<Self>, lane: usize, request: E::Request) -> Entry<E> {
         let mut busy = self.lane(lane);
-        if busy.under_way < self.crowding.at_once {
-            busy.under_way += 1;
-            return Entry::Alone(request, Turn { gather: Arc::clone(self), lane });
+        let number = busy.next_number();
+        if busy.under_way.len() < self.crowding.at_once {
+            busy.under_way.push(number);
+            return Entry::Alone(request, Turn { gather: Arc::clone(self), lane, number });
         }
         let (sender, answer) = oneshot::channel();
-        busy.tickets += 1;
-        let (ticket, ended) = (busy.tickets, busy.ended);
-        busy.waiting.push_back(Waiting { ticket, request, answer: sender });
-        Entry::Waits(InLine { ticket, answer, ended })
+        busy.waiting.push_back(Waiting { number, request, answer: sender });
+        Entry::Waits(InLine { number, answer })
     }
 
     /// Takes the first out of those who wait, and who can go with it.
@@ -294,6 +311,13 @@ impl<E: Errand> Gather<E> {
     }
 }
 
+impl<E: Errand> Lane<E> {
+    fn next_number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+}
+
 impl<E: Errand> std::fmt::Debug for Gather<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Gather").field("crowding", &self.crowding).finish_non_exhaustive()
@@ -302,24 +326,22 @@ impl<E: Errand> std::fmt::Debug for Gather<E> {
 
 impl<E: Errand> Drop for Turn<E> {
     fn drop(&mut self) {
-        let batch: Vec<Waiting<E>> = {
-            let mut lane = self.gather.lane(self.lane);
-            lane.ended += 1;
-            // Whoever has gone away meanwhile wants nothing any more, and nothing was sent for them.
-            lane.waiting.retain(|waiting| !waiting.answer.is_closed());
-            let batch = self.gather.alike(&mut lane.waiting);
-            if batch.is_empty() {
-                lane.under_way -= 1;
-            }
-            batch
-        };
+        let mut lane = self.gather.lane(self.lane);
+        // Somebody else may have taken the turn over.
+        let Some(at) = lane.under_way.iter().position(|turn| *turn == self.number) else { return };
+        // Whoever has gone away meanwhile wants nothing any more, and nothing was sent for them.
+        lane.waiting.retain(|waiting| !waiting.answer.is_closed());
+        let batch = self.gather.alike(&mut lane.waiting);
         if batch.is_empty() {
+            lane.under_way.swap_remove(at);
             return;
         }
-        let turn = Self { gather: Arc::clone(&self.gather), lane: self.lane };
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { turn.gather.send(batch).await });
-        }
+        let number = lane.next_number();
+        lane.under_way[at] = number;
+        drop(lane);
+        let turn = Self { gather: Arc::clone(&self.gather), lane: self.lane, number };
+        // Of many callers, who may be anywhere: none of them is asked to drive it.
+        drop(spawn_lasting(async move { turn.gather.send(batch).await }));
     }
 }
 
@@ -399,6 +421,13 @@ mod tests {
         calls
     }
 
+    /// A request has ended when its callers have their answers, and a moment later for the lane.
+    async fn all_ended(gather: &Arc<Gather<Recorder>>) {
+        while !gather.lane(0).under_way.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    }
+
     #[tokio::test]
     async fn what_comes_while_a_request_is_under_way_leaves_together_and_is_answered_each() {
         let gather = gather(Duration::from_secs(60));
@@ -426,7 +455,7 @@ mod tests {
     }
 
     /// The first caller keeps its future and does not poll it: it has the only turn, and never ends.
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_caller_whose_future_is_not_polled_does_not_stop_the_others() {
         let gather = gather(Duration::from_secs(60));
         let mut forgotten = Box::pin(gather.ask(0, 1));
@@ -437,12 +466,21 @@ mod tests {
         .await;
         let calls = asked(&gather, 2..4).await;
         // The first of them is for whoever was forgotten.
-        gather.errand.permits.add_permits(3);
+        gather.errand.permits.add_permits(5);
         for call in calls {
             call.await.unwrap().unwrap();
         }
-        assert_eq!(*gather.errand.sent.lock().unwrap(), [vec![1], vec![2], vec![3]]);
+        assert_eq!(*gather.errand.sent.lock().unwrap(), [vec![1], vec![2, 3]]);
+        all_ended(&gather).await;
+        // From now on nobody even has to find out.
+        let mut next = Box::pin(gather.ask(0, 4));
+        std::future::poll_fn(|cx| {
+            assert!(next.as_mut().poll(cx).is_ready(), "it leaves at once, and alone");
+            std::task::Poll::Ready(())
+        })
+        .await;
         assert_eq!(forgotten.await.unwrap(), 10);
+        all_ended(&gather).await;
     }
 
     #[tokio::test]
@@ -469,12 +507,12 @@ mod tests {
         assert!(calls.next().unwrap().await.is_err() && calls.next().unwrap().await.is_err());
         assert_eq!(calls.next().unwrap().await.unwrap().unwrap(), 30);
         assert_eq!(*gather.errand.sent.lock().unwrap(), [vec![1], vec![3]]);
-        assert_eq!(gather.lane(0).under_way, 0);
+        all_ended(&gather).await;
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_request_that_never_left_is_known_not_to_be_done_and_one_that_did_is_unknown() {
-        let gather = gather(Duration::from_secs(60));
+        let gather = gather(Duration::from_millis(300));
         let mut calls = asked(&gather, [1, 100, 2]).await.into_iter();
         let mut next = || calls.next().unwrap();
         let (first, left, waiting) = (next(), next(), next());
@@ -483,11 +521,11 @@ mod tests {
         };
         gather.errand.permits.add_permits(1);
         assert_eq!(first.await.unwrap().unwrap(), 10);
-        // That was progress, so the last one goes on waiting for a turn, which does not come.
+        // The turn went on, and is not one of before: the last one waits for it in vain.
         assert_eq!(kind(left).await, ErrorKind::Ambiguous);
         assert_eq!(kind(waiting).await, ErrorKind::Unavailable);
         assert_eq!(*gather.errand.sent.lock().unwrap(), [[1], [100]]);
-        // Nothing has ended since this one came: it leaves alone after a while.
+        // That turn is older than this one: it is overtaken.
         let alone = asked(&gather, 3..4).await.pop().unwrap();
         assert_eq!(kind(alone).await, ErrorKind::Ambiguous);
         assert_eq!(gather.errand.sent.lock().unwrap().last(), Some(&vec![3]));

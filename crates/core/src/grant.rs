@@ -101,6 +101,8 @@ pub(crate) struct Grant {
     straggling: AtomicBool,
     /// Whether its holder knows of it: one to whom it was handed over has to come for it first.
     taken: AtomicBool,
+    /// Its holder is moving it to another secret, and the answer is not there yet.
+    leaving: AtomicBool,
     ended: Notify,
     front: Mutex<Option<LockFront>>,
     /// Where the keeper finds it; set once, right after it was made.
@@ -123,6 +125,7 @@ impl Grant {
             crowd: AtomicU8::new(crowd(lease.contended)),
             straggling: AtomicBool::new(false),
             taken: AtomicBool::new(true),
+            leaving: AtomicBool::new(false),
             ended: Notify::new(),
             front: Mutex::new(front),
             kept: Place::default(),
@@ -180,9 +183,14 @@ impl Grant {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Whether it lives on by its lease alone, for whoever has its token.
-    pub(crate) fn is_detached(&self) -> bool {
-        self.state() == End::Detached as u8
+    /// Its holder moves it to another secret, perhaps for less than is left of the lease: nobody believes in it any more,
+    /// and that the store does not find it under this secret says nothing.
+    pub(crate) fn leave(&self) {
+        self.leaving.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::SeqCst)
     }
 
     /// Without the note whether it is watched.
@@ -191,7 +199,7 @@ impl Grant {
     }
 
     pub(crate) fn is_held(&self, now: Moment) -> bool {
-        self.state() == HELD && now < self.deadline()
+        self.state() == HELD && !self.is_leaving() && now < self.deadline()
     }
 
     /// Ends it, unless it has ended already. Returns whether this call did.

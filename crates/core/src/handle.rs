@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{ExtendBy, ExtendRequest, Extension};
+use crate::backend::{
+    AcquireRequest, ExtendBy, ExtendRequest, Extension, Liveness, Transfer, TransferRequest,
+};
 use crate::engine::Engine;
 use crate::error::LockError;
 use crate::event::EventKind;
@@ -15,13 +17,14 @@ use crate::key::Key;
 use crate::lease;
 use crate::meter;
 use crate::release::{self, Finishing};
+use crate::secret::Secret;
 use crate::token::LockToken;
 use crate::within::within;
 
 /// A lock that is held until it is released, dropped, detached or lost.
 ///
 /// It is renewed in the background (unless `auto_renew(false)` was asked for) and knows by itself when it can no
-/// longer be trusted: [`is_held`](Self::is_held) reads a local clock, and [`lost`](Self::lost) resolves *before*
+/// longer be trusted: [`is_held`](Self::is_held) reads a local clock, and [`lost`](Self::lost) aims to resolve *before*
 /// anybody else can get the lock.
 ///
 /// Dropping it gives the lock back: at once in the memory and file stores, in the background elsewhere. **A program
@@ -93,7 +96,7 @@ impl LockHandle {
     /// Lets the lock live on by its lease alone and gives the right to it as plain data.
     ///
     /// The lease runs for at least the lock's TTL from now; it is not renewed any more. Another process, or this one
-    /// later, takes it up again with [`resume`](crate::DistributedLock::resume).
+    /// later, takes it up again with [`resume`](crate::DistributedLock::resume): once, because that uses the token up.
     ///
     /// # Errors
     /// [`Lost`](crate::ErrorKind::Lost) if it was not ours any more; other kinds if the store did not answer. The lock
@@ -102,42 +105,103 @@ impl LockHandle {
     /// # Cancel safety
     /// If the future is dropped, the lock is given back in the background.
     pub async fn detach(self) -> Result<LockToken, LockError> {
-        let token = self.token();
         let ttl = self.held.grant.spec.ttl;
-        self.let_run(ttl).await?;
-        Ok(token)
+        let Held { engine, grant } = self.held.clone();
+        if !(grant.expects_straggler() && engine.store.transfer) {
+            let token = self.token();
+            self.let_run(ttl).await?;
+            return Ok(token);
+        }
+        // A request under this secret may still be on its way, and would make a used token good again. So the token gets
+        // another secret, and the old one is looked after as if the lock had been released.
+        let fresh = release::Fresh::new(&engine, &grant.key, ttl)?;
+        self.leave(ttl, fresh.secret()).await?;
+        release::look_out_for_stragglers(&engine, &grant);
+        Ok(LockToken::new(grant.key.clone(), fresh.keep()))
     }
 
-    /// Leaves the lock held for at least `duration` from now, and forgets it: a cooldown. It is never shorter than the
-    /// shortest lease of the store.
+    /// Leaves the lock held for `duration` from now, and forgets it: a cooldown.
+    ///
+    /// It is as long as asked for, also if that is less than what is left of the lease, but no shorter than the shortest
+    /// lease of the store. In a store that cannot move a lock to another owner (a custom one without
+    /// [`transfer`](crate::Backend::transfer)) it is never shorter than what is left of the lease.
     ///
     /// # Errors
-    /// As [`detach`](Self::detach), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) above the store's limit.
+    /// As [`detach`](Self::detach), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) above the longest lease of the
+    /// store: the lock is kept for that long then.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the lock is given back in the background.
+    /// If the future is dropped, the lock is given back in the background, or kept as asked for.
     pub async fn keep_for(self, duration: Duration) -> Result<(), LockError> {
         let store = &self.held.engine.store;
-        // Too long a cooldown is better than none: refusing a short one would free the lock.
-        let duration = duration.max(store.min_ttl).max(lease::MIN_TTL);
-        lease::check_ttl(duration, store.min_ttl, store.max_ttl)?;
-        self.let_run(duration).await
+        let (least, most) = (store.min_ttl.max(lease::MIN_TTL), store.max_ttl.min(lease::MAX_TTL));
+        // Too long a cooldown is better than none: refusing one would free the lock.
+        let kept = duration.clamp(least, most.max(least));
+        let key = self.key();
+        if store.transfer {
+            self.leave(kept, &Secret::generate()?).await?;
+        } else {
+            self.let_run(kept).await?;
+        }
+        if duration > kept {
+            return Err(LockError::invalid_config(format!(
+                "a cooldown of {duration:?} is longer than this store allows; it is kept for {kept:?}",
+            ))
+            .with_key(&key));
+        }
+        Ok(())
     }
 
-    async fn let_run(mut self, ttl: Duration) -> Result<(), LockError> {
+    /// Lets the lease run, at least so long, under the secret that it has.
+    async fn let_run(self, ttl: Duration) -> Result<(), LockError> {
         self.held.check()?;
-        let Held { engine, grant } = self.held.clone();
+        Engine::check_runtime()?;
+        let Held { engine, grant } = &self.held;
         let sent_at = engine.clock.now();
         let mut call =
             Arc::clone(&engine.backend).detach(grant.key.clone(), grant.secret.clone(), ttl);
-        self.held.take_extension(within(engine.step_timeout, &mut call).await, sent_at)?;
-        if grant.end(End::Detached) {
-            tracing::debug!(key = %grant.key, store = engine.store.name, fence = %grant.fence, outcome = "detached", "detached");
-            engine.events.ended(&grant, engine.clock.now(), None);
-            self.disown();
-            engine.keeper.dismiss(&grant);
-            drop(grant.take_front());
+        let answer = within(engine.step_timeout, &mut call).await;
+        self.held.take_extension(answer, sent_at)?;
+        self.forget()
+    }
+
+    /// Leaves the lock to whoever knows `secret`, and be it nobody. It ends with a lease of just `ttl`: its own, which may
+    /// be longer, could not be cut short.
+    async fn leave(self, ttl: Duration, secret: &Secret) -> Result<(), LockError> {
+        self.held.check()?;
+        Engine::check_runtime()?;
+        let Held { engine, grant } = &self.held;
+        let mut to =
+            AcquireRequest::new(grant.key.clone(), secret.clone(), ttl).liveness(Liveness::Lease);
+        to.owner = Arc::clone(&grant.spec.owner);
+        let request = TransferRequest::new(grant.secret.clone(), to);
+        // The store may be slow to answer what is long done: a renewal meanwhile must not take that for a loss.
+        grant.leave();
+        let mut call = Arc::clone(&engine.backend).transfer(request);
+        match within(engine.step_timeout, &mut call).await {
+            Some(Ok(Transfer::Transferred(_))) => self.forget(),
+            Some(Ok(Transfer::NotHeld)) => {
+                engine.keeper.lose(grant, Loss::TakenAway);
+                Err(self.held.lost_error(Loss::TakenAway))
+            }
+            Some(Err(error)) => Err(self.held.failed(error)),
+            None => Err(self.held.failed(LockError::ambiguous(
+                "the store did not answer in time; the lock is kept as asked for, or given back",
+            ))),
         }
+    }
+
+    /// The lock lives on without this handle, unless it was lost meanwhile.
+    fn forget(mut self) -> Result<(), LockError> {
+        let Held { engine, grant } = self.held.clone();
+        if !grant.end(End::Detached) {
+            return self.held.check();
+        }
+        tracing::debug!(key = %grant.key, store = engine.store.name, fence = %grant.fence, outcome = "detached", "detached");
+        engine.events.ended(&grant, engine.clock.now(), None);
+        self.disown();
+        engine.keeper.dismiss(&grant);
+        drop(grant.take_front());
         Ok(())
     }
 
@@ -179,7 +243,11 @@ impl LockHandle {
         self.held.remaining()
     }
 
-    /// Resolves when the lock is lost, before anybody else can get it; never, if it is given back.
+    /// Resolves when the lock is lost; never, if it is given back.
+    ///
+    /// It aims at the deadline that [`is_held`](Self::is_held) reads, which comes before the store's own by a
+    /// [`margin`](crate::margin). It is told as soon as its task runs: on a machine that is busy for longer than that margin
+    /// somebody else may have the lock by then. `is_held` and [`check`](Held::check) are exact.
     ///
     /// # Cancel safety
     /// Cancel-safe.
@@ -203,6 +271,11 @@ impl LockHandle {
     }
 
     /// The right to this lock as plain data, without letting go of it.
+    ///
+    /// Whoever has it can extend and release the lock, and take it up by
+    /// [`resume`](crate::DistributedLock::resume), which takes it away from this handle. To pass the lock on for good, use
+    /// [`detach`](Self::detach): it sees to it that no request of this handle's own, delayed on its way to the store, can
+    /// make a used token good again.
     pub fn token(&self) -> LockToken {
         LockToken::new(self.held.grant.key.clone(), self.held.grant.secret.clone())
     }
@@ -284,6 +357,7 @@ impl Held {
 
     async fn extend_step(&self, by: ExtendBy) -> Result<(), LockError> {
         self.check()?;
+        Engine::check_runtime()?;
         let request = ExtendRequest::new(self.grant.key.clone(), self.grant.secret.clone(), by);
         let sent_at = self.engine.clock.now();
         let mut call = Arc::clone(&self.engine.backend).extend(vec![request]);
@@ -322,20 +396,27 @@ impl Held {
                 // An answer that took longer than the lease is no answer.
                 self.check()
             }
-            Some(Ok(_)) => {
-                self.engine.keeper.lose(&self.grant, Loss::TakenAway);
+            Some(Ok(answer)) => {
+                // Whoever extends what is being detached comes too late, and takes nothing from whoever detaches it.
+                if !(self.grant.is_leaving() && answer == Extension::NotHeld) {
+                    self.engine.keeper.lose(&self.grant, Loss::TakenAway);
+                }
                 Err(self.lost_error(Loss::TakenAway))
             }
             other => {
-                let error = other.and_then(Result::err).unwrap_or_else(|| {
+                Err(self.failed(other.and_then(Result::err).unwrap_or_else(|| {
                     LockError::ambiguous(
                         "the store did not answer in time; the lock is held until the deadline it had before",
                     )
-                });
-                meter::store_error(self.engine.store.name, error.kind());
-                Err(error.with_key(&self.key()))
+                })))
             }
         }
+    }
+
+    /// A step of the store failed.
+    fn failed(&self, error: LockError) -> LockError {
+        meter::store_error(self.engine.store.name, error.kind());
+        error.with_key(&self.key())
     }
 
     pub(crate) fn lost_error(&self, loss: Loss) -> LockError {

@@ -17,14 +17,15 @@ pub const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
 /// How much earlier than the store the holder stops: 1 % of the lease for clocks that run at different
-/// rates, and 2 ms for the granularity of the store's own clock; never more than half of a tiny lease.
+/// rates, 2 ms for the granularity of the store's own clock, and a twentieth of the lease, at most 10 ms, for the timer
+/// that tells the holder, which may be late; never more than half of a tiny lease.
 pub fn margin(ttl: Duration) -> Duration {
     Duration::from_nanos(margin_nanos(nanos(ttl)))
 }
 
 /// The same in nanoseconds, because every grant needs it: division of a `Duration` takes several times as long.
 fn margin_nanos(ttl: u64) -> u64 {
-    (ttl / 100 + 2_000_000).min(ttl / 2)
+    (ttl / 100 + 2_000_000 + (ttl / 20).min(10_000_000)).min(ttl / 2)
 }
 
 /// When the holder of a lease must have stopped.

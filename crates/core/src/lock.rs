@@ -20,7 +20,7 @@ use crate::owner::Owner;
 use crate::period::Turn;
 use crate::retry::RetryPolicy;
 use crate::set::AcquireAll;
-use crate::spec::{Spec, Wish};
+use crate::spec::Spec;
 use crate::token::LockToken;
 use crate::within::within;
 
@@ -146,11 +146,13 @@ impl DistributedLock {
 
     /// Runs `work` unless it was run within the last `period`, here or anywhere else: `Ok(None)` if it was.
     ///
-    /// The period counts from the start of the work, by the store's clock. Work that takes longer than the period keeps the
-    /// lock until it is done. Work that is stopped by a loss, or panics, does not count: the lock is given back.
+    /// The period counts from the start of the work, and ends by the store's clock: no earlier, and later only by what a
+    /// lease of the store is rounded up to. Work that takes longer than the period keeps the lock until it is done. Work
+    /// that is stopped by a loss, or panics, does not count: the lock is given back.
     ///
     /// # Errors
-    /// As [`Acquire::run`], without `Timeout`.
+    /// As [`Acquire::run`], without `Timeout`; [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a period of more
+    /// than 24 hours.
     ///
     /// # Cancel safety
     /// If the future is dropped, so is the work, and the period is over.
@@ -180,8 +182,9 @@ impl DistributedLock {
             loss = held.lost() => return Err(held.lost_error(loss)),
             out = work(turn.held()) => out,
         };
+        held.check()?;
         // The work was done in time, whatever becomes of its period; if that is cut short, the log says so.
-        let _ = turn.done().await;
+        crate::acquire::done(turn.done().await)?;
         Ok(Some(out))
     }
 
@@ -291,14 +294,45 @@ impl DistributedLock {
         answer.map(|_| fence.is_some())
     }
 
-    /// Takes up a lock that was [detached](LockHandle::detach), here or in another process, and keeps it for the
-    /// default TTL and longer, as if it had been acquired here.
+    /// Takes up the lock of `token`, which was [detached](LockHandle::detach) here or in another process, and keeps it as
+    /// if it had been acquired here.
+    ///
+    /// **This uses the token up.** The lock moves to a new secret, with a new and larger [fence](LockHandle::fence): a
+    /// second `resume` of the same token is [`NotHeld`](crate::ErrorKind::NotHeld), wherever it comes from, and what was
+    /// done under the old fence is refused from now on by whatever checks fences. A handle whose
+    /// [`token`](LockHandle::token) is resumed has lost its lock: at once if that happens through the same
+    /// `DistributedLock`, otherwise it is told at its next renewal.
+    ///
+    /// TTL, renewal and `max_hold` are those of this `DistributedLock`, whatever the first holder had.
     ///
     /// # Errors
-    /// [`NotHeld`](crate::ErrorKind::NotHeld) if its lease is over; what the store reports otherwise.
+    /// [`NotHeld`](crate::ErrorKind::NotHeld) if its lease is over, or the token was used up, or a call elsewhere that was
+    /// given up has not handed the lock back yet;
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) where the store cannot move a lock to another owner; what the store
+    /// reports otherwise, after an outage was tolerated for as long as the retry policy says. Then the lock goes back to
+    /// its token, and the call can be repeated.
     ///
     /// # Cancel safety
-    /// The lock stays detached, or its lease is longer; nothing else can happen.
+    /// Cancel-safe: if the future is dropped, the lock goes back to its token in the background, with a lease as long as
+    /// asked for here.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), holdtight_core::LockError> {
+    /// # use holdtight_core::{ErrorKind, LockToken};
+    /// # let lock = holdtight_core::DistributedLock::builder(holdtight_core::MemoryStore::new()).build()?;
+    /// let first = lock.acquire("job:7").await?;
+    /// let old = first.fence();
+    /// let message = first.detach().await?.expose(); // for whoever goes on with the job
+    ///
+    /// let handle = lock.resume(message.parse()?).await?;
+    /// assert!(handle.fence() > old);
+    ///
+    /// // The same message, delivered twice:
+    /// let again = lock.resume(message.parse()?).await.unwrap_err();
+    /// assert_eq!(again.kind(), ErrorKind::NotHeld);
+    /// handle.release().await
+    /// # }
+    /// ```
     pub async fn resume(&self, token: LockToken) -> Result<LockHandle, LockError> {
         let spec = Arc::clone(&self.engine.defaults);
         self.resume_as(token, spec).await
@@ -308,6 +342,9 @@ impl DistributedLock {
     ///
     /// # Errors
     /// As [`resume`](Self::resume), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a TTL outside the limits.
+    ///
+    /// # Cancel safety
+    /// As [`resume`](Self::resume).
     pub async fn resume_for(
         &self,
         token: LockToken,
@@ -318,20 +355,7 @@ impl DistributedLock {
     }
 
     async fn resume_as(&self, token: LockToken, spec: Arc<Spec>) -> Result<LockHandle, LockError> {
-        let engine = &self.engine;
-        engine.check_open()?;
-        spec.check(&engine.store)?;
-        let wish = Wish::new(token.key().clone(), token.secret().clone(), spec);
-        let sent_at = engine.clock.now();
-        let resumed = self.backend().resume(wish.key.clone(), wish.secret.clone(), wish.spec.ttl);
-        let resumed = self.step("resume", Some(&wish.key), resumed).await;
-        match resumed.and_then(|answer| extended(engine, &wish.key, answer)) {
-            Ok(lease) => Ok(engine.admit(wish, lease, sent_at, None, 1)),
-            Err(error) => {
-                engine.events.emit(EventKind::ExtendFailed, &wish.key, None, Some(&error));
-                Err(error)
-            }
-        }
+        crate::resume::resume(Arc::clone(&self.engine), token, spec).await
     }
 
     /// Extends a detached lock without taking it up: at least `ttl` from now.
@@ -352,13 +376,15 @@ impl DistributedLock {
         answer
     }
 
-    /// Gives back a detached lock.
+    /// Gives back the lock of `token`. A handle of this `DistributedLock` that still held it has lost it at once, one
+    /// elsewhere is told at its next renewal.
     ///
     /// # Errors
     /// [`NotHeld`](crate::ErrorKind::NotHeld) if it was not held under this token any more; what the store reports
     /// otherwise.
     pub async fn release_token(&self, token: &LockToken) -> Result<(), LockError> {
         let key = token.key();
+        self.engine.keeper.revoke(key, |grant| grant.secret == *token.secret());
         let call = self.backend().release(key.clone(), token.secret().clone());
         let answer = match self.step("release", Some(key), call).await {
             Ok(Release::Released) => Ok(()),
@@ -372,12 +398,16 @@ impl DistributedLock {
 
     /// Frees a lock, whoever holds it, if its fence is still `fence`, as [`lookup`](Self::lookup) showed it.
     ///
-    /// Its holder learns of it at the next renewal and may be at work until then: the fence is what protects.
+    /// A handle of this `DistributedLock` has lost it at once. A holder elsewhere learns of it at the next renewal and may
+    /// be at work until then: the fence is what protects.
     ///
     /// # Errors
     /// [`NotHeld`](crate::ErrorKind::NotHeld) if it is not held with that fence; what the store reports otherwise.
     pub async fn force_release(&self, key: impl AsRef<str>, fence: Fence) -> Result<(), LockError> {
         let key = self.engine.key(key.as_ref())?;
+        if self.engine.store.force_release {
+            self.engine.keeper.revoke(&key, |grant| grant.fence == fence);
+        }
         let call = self.backend().force_release(key.clone(), fence);
         match self.step("force_release", Some(&key), call).await? {
             Release::Released => {
@@ -437,7 +467,7 @@ impl DistributedLock {
         key: Option<&Key>,
         mut call: Reply<T>,
     ) -> Result<T, LockError> {
-        self.engine.reaper.adopt_here();
+        Engine::check_runtime()?;
         let answer = within(self.engine.step_timeout, &mut call).await.unwrap_or_else(|| {
             Err(LockError::ambiguous("the store did not answer in time; check that it is up"))
         });
@@ -474,8 +504,7 @@ fn extended(engine: &Engine, key: &Key, answer: Extension) -> Result<Lease, Lock
 }
 
 fn not_held(engine: &Engine, key: &Key) -> LockError {
-    LockError::not_held("its lease is over, or it was released; acquire it again")
-        .with_key(&engine.user_key(key))
+    crate::resume::not_held().with_key(&engine.user_key(key))
 }
 
 impl Builder {
@@ -563,7 +592,8 @@ impl Builder {
         self
     }
 
-    /// Calls `sink` for everything that happens to a lock. It should be quick; if it panics, nothing is harmed.
+    /// Calls `sink` for everything that happens to a lock. It should be quick: what a caller does waits for it, renewals and
+    /// background releases do not. If it panics, nothing is harmed.
     /// Events carry a hash of the key; see [`reveal_keys`](Self::reveal_keys).
     pub fn on_event(mut self, sink: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         self.parts.events.watch(sink);

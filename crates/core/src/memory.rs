@@ -137,6 +137,11 @@ impl State {
         let TransferRequest { from, to, .. } = request;
         let contended = self.listeners(&to.key) > 0;
         match self.records.get_mut(&to.key) {
+            // Done before, by a request whose answer was lost: the same grant, with its fence.
+            Some(record) if record.is_owned(&to.secret, now) => {
+                record.expires_at = record.expires_at.max(now.after(to.ttl));
+                Ok(Transfer::Transferred(record.lease(now).contended(contended)))
+            }
             Some(record) if record.is_owned(&from, now) => {
                 let fence = mint(&mut self.last_fence, &to.key, now)?;
                 let lease = Lease::new(fence, to.ttl).contended(contended);

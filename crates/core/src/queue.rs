@@ -2,11 +2,15 @@
 //!
 //! Only whoever has the [`Front`] of a line talks to the store about its key; all others of this process wait
 //! here at no cost to the store. No I/O and no clock: what to do at the front is decided elsewhere.
+//!
+//! Whoever is at the front is a future of some caller, and may not be polled any more. So it says by when it will be back,
+//! and one that is overdue is replaced by the next in line. That is safe, because the store excludes and not the line.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -30,12 +34,18 @@ pub(crate) trait Waiter: Clone {
 /// All lines of one engine.
 pub(crate) struct Queue<W: Waiter> {
     shards: Box<[Shard<W>]>,
+    /// Fronts are numbered, so that one that was replaced is told from all others, also those of later lines.
+    numbers: AtomicU64,
 }
 
 type Shard<W> = Mutex<KeyMap<Line<W>>>;
 
 /// Exists exactly as long as somebody is at the front; the crowd is made when a second one comes.
-type Line<W> = Option<Box<Crowd<W>>>;
+struct Line<W> {
+    /// Tells this front from one that was replaced.
+    front: u64,
+    crowd: Option<Box<Crowd<W>>>,
+}
 
 /// Those behind the front.
 struct Crowd<W> {
@@ -43,6 +53,8 @@ struct Crowd<W> {
     /// How many of `waiters` have left; they are cleared out when they are the majority.
     left: usize,
     streak: Streak,
+    /// By when whoever is at the front wants to be back, or the patrol expects it to be, and for which front that is.
+    due: Option<(u64, Moment)>,
 }
 
 /// Hand-overs since the lock last went back to the store.
@@ -66,7 +78,8 @@ enum State<G> {
 /// What a waiter is woken with.
 enum Call<G> {
     Granted(G),
-    Contend(Why),
+    /// To the front of this number.
+    Contend(Why, u64),
     Closed,
 }
 
@@ -95,6 +108,7 @@ pub(crate) enum Why {
 pub(crate) struct Front<W: Waiter> {
     queue: Arc<Queue<W>>,
     key: Key,
+    number: u64,
     /// False once the right has been passed on.
     armed: bool,
 }
@@ -133,7 +147,11 @@ pub(crate) struct HandOver<W: Waiter> {
 impl<W: Waiter> Queue<W> {
     pub(crate) fn new() -> Arc<Self> {
         let shards = (0..16).map(|_| Mutex::new(KeyMap::default())).collect();
-        Arc::new(Self { shards })
+        Arc::new(Self { shards, numbers: AtomicU64::new(0) })
+    }
+
+    fn next_number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
     fn shard(&self, key: &Key) -> &Shard<W> {
@@ -146,16 +164,17 @@ impl<W: Waiter> Queue<W> {
     pub(crate) fn enter<'a>(self: &'a Arc<Self>, key: &'a Key, waiter: &'a W) -> Entered<'a, W> {
         let mut shard = lock(self.shard(key));
         if let Some(line) = shard.get_mut(key) {
-            line.get_or_insert_default().waiters.push_back(waiter.clone());
+            line.crowd.get_or_insert_default().waiters.push_back(waiter.clone());
             Entered::Behind(Ticket { queue: self, key, waiter, served: false })
         } else {
-            shard.insert(key.clone(), None);
-            Entered::Front(self.front(key))
+            let front = self.next_number();
+            shard.insert(key.clone(), Line { front, crowd: None });
+            Entered::Front(self.front(key, front))
         }
     }
 
-    fn front(self: &Arc<Self>, key: &Key) -> Front<W> {
-        Front { queue: Arc::clone(self), key: key.clone(), armed: true }
+    fn front(self: &Arc<Self>, key: &Key, number: u64) -> Front<W> {
+        Front { queue: Arc::clone(self), key: key.clone(), number, armed: true }
     }
 
     /// Steps to the front only if nobody is there.
@@ -164,17 +183,21 @@ impl<W: Waiter> Queue<W> {
         if shard.contains_key(key) {
             return None;
         }
-        shard.insert(key.clone(), None);
-        Some(self.front(key))
+        let front = self.next_number();
+        shard.insert(key.clone(), Line { front, crowd: None });
+        Some(self.front(key, front))
     }
 
-    /// Takes the first waiter for the front out of the line; a line without any is closed.
-    fn call_next(&self, key: &Key, why: Why) -> Option<W> {
+    /// Takes the first waiter for the front out of the line; a line without any is closed. Only if the front is still
+    /// `number`: one that was replaced has nothing to pass on.
+    fn call_next(&self, key: &Key, number: u64, why: Why) -> Option<W> {
         let mut shard = lock(self.shard(key));
-        let next = shard.get_mut(key)?.as_mut().and_then(|crowd| {
+        let line = shard.get_mut(key).filter(|line| line.front == number)?;
+        let next = line.crowd.as_mut().and_then(|crowd| {
             if why == Why::Yielded {
                 crowd.streak = Streak::default();
             }
+            crowd.due = None;
             crowd.pop()
         });
         if next.is_none() {
@@ -183,15 +206,56 @@ impl<W: Waiter> Queue<W> {
         next
     }
 
+    /// Looks after lines whose front is overdue at `now`: the next in line is called to the front instead. `holds` says
+    /// whether a key is held, which may last. Who has not said when it will be back is given `grace`. Returns whether
+    /// anybody stands in any line.
+    pub(crate) fn patrol(
+        &self,
+        now: Moment,
+        grace: Duration,
+        holds: impl Fn(&Key) -> bool,
+    ) -> bool {
+        let (mut overdue, mut anybody) = (Vec::new(), false);
+        for shard in &self.shards {
+            for (key, line) in &mut *lock(shard) {
+                let Some(crowd) = line.crowd.as_mut().filter(|crowd| crowd.has_waiters()) else {
+                    continue;
+                };
+                anybody = true;
+                match crowd.due {
+                    Some((front, due)) if front == line.front && due > now => {}
+                    Some((front, _)) if front == line.front && !holds(key) => {
+                        overdue.push((key.clone(), front));
+                    }
+                    _ => crowd.due = Some((line.front, now.after(grace))),
+                }
+            }
+        }
+        for (key, front) in overdue {
+            self.replace(&key, front);
+        }
+        anybody
+    }
+
+    /// Calls the next in line to the front, in the place of whoever is there.
+    fn replace(&self, key: &Key, front: u64) {
+        let mut shard = lock(self.shard(key));
+        let Some(line) = shard.get_mut(key).filter(|line| line.front == front) else { return };
+        let fresh = self.next_number();
+        line.front = fresh;
+        drop(shard);
+        self.pass_on(key, fresh, Why::Vacant);
+    }
+
     /// Counts a waiter that left, and clears the line out when most have.
     fn note_left(&self, key: &Key) {
         let mut shard = lock(self.shard(key));
-        if let Some(Some(line)) = shard.get_mut(key) {
-            line.left += 1;
-            if line.left * 2 > line.waiters.len() {
-                line.waiters.retain(|waiter| !waiter.seat().is_left());
-                line.waiters.shrink_to_fit();
-                line.left = 0;
+        if let Some(crowd) = shard.get_mut(key).and_then(|line| line.crowd.as_mut()) {
+            crowd.left += 1;
+            if crowd.left * 2 > crowd.waiters.len() {
+                crowd.waiters.retain(|waiter| !waiter.seat().is_left());
+                crowd.waiters.shrink_to_fit();
+                crowd.left = 0;
             }
         }
     }
@@ -201,8 +265,8 @@ impl<W: Waiter> Queue<W> {
         for shard in &self.shards {
             let waiters: Vec<_> = lock(shard)
                 .values_mut()
-                .flatten()
-                .flat_map(|line| line.waiters.drain(..))
+                .filter_map(|line| line.crowd.as_mut())
+                .flat_map(|crowd| crowd.waiters.drain(..))
                 .collect();
             for waiter in waiters {
                 // A waiter that has just left needs no word.
@@ -216,7 +280,10 @@ impl<W: Waiter> Queue<W> {
     pub(crate) fn census(&self) -> (usize, usize) {
         let count = |shard: &Shard<W>| {
             let shard = lock(shard);
-            let waiters = shard.values().flatten().map(|line| line.waiters.len());
+            let waiters = shard
+                .values()
+                .filter_map(|line| line.crowd.as_ref())
+                .map(|crowd| crowd.waiters.len());
             (shard.len(), waiters.sum::<usize>())
         };
         self.shards.iter().map(count).fold((0, 0), |(a, b), (c, d)| (a + c, b + d))
@@ -225,7 +292,13 @@ impl<W: Waiter> Queue<W> {
 
 impl<W> Default for Crowd<W> {
     fn default() -> Self {
-        Self { waiters: VecDeque::new(), left: 0, streak: Streak::default() }
+        Self { waiters: VecDeque::new(), left: 0, streak: Streak::default(), due: None }
+    }
+}
+
+impl<W> Crowd<W> {
+    fn has_waiters(&self) -> bool {
+        self.waiters.len() > self.left
     }
 }
 
@@ -283,17 +356,19 @@ impl<W: Waiter> Front<W> {
     /// Without `hand_over` the store cannot pass a lock on, and waiters ask for it themselves.
     pub(crate) fn next(self, now: Moment, contended: bool, hand_over: bool) -> Next<W> {
         let mut shard = lock(self.queue.shard(&self.key));
-        let Some(Some(line)) = shard.get_mut(&self.key) else {
+        let line = shard.get_mut(&self.key).filter(|line| line.front == self.number);
+        let Some(crowd) = line.and_then(|line| line.crowd.as_mut()) else {
             drop(shard);
             return Next::Release(self);
         };
-        let since = *line.streak.since.get_or_insert(now);
-        if contended && (line.streak.length >= STREAK_LENGTH || now.since(since) >= STREAK_TIME) {
+        crowd.due = None;
+        let since = *crowd.streak.since.get_or_insert(now);
+        if contended && (crowd.streak.length >= STREAK_LENGTH || now.since(since) >= STREAK_TIME) {
             drop(shard);
             return Next::Yield(self);
         }
-        line.streak.length += 1;
-        let next = if hand_over { line.pop() } else { None };
+        crowd.streak.length += 1;
+        let next = if hand_over { crowd.pop() } else { None };
         drop(shard);
         match next {
             None => Next::Release(self),
@@ -304,22 +379,32 @@ impl<W: Waiter> Front<W> {
     /// Whether anybody waits behind.
     pub(crate) fn has_waiters(&self) -> bool {
         let shard = lock(self.queue.shard(&self.key));
-        let line = shard.get(&self.key).and_then(Option::as_ref);
-        line.is_some_and(|crowd| crowd.waiters.len() > crowd.left)
+        let line = shard.get(&self.key).filter(|line| line.front == self.number);
+        line.and_then(|line| line.crowd.as_ref()).is_some_and(|crowd| crowd.has_waiters())
+    }
+
+    /// Says by when whoever is at the front will be back.
+    pub(crate) fn back_by(&self, due: Moment) {
+        let mut shard = lock(self.queue.shard(&self.key));
+        if let Some(line) = shard.get_mut(&self.key).filter(|line| line.front == self.number)
+            && let Some(crowd) = &mut line.crowd
+        {
+            crowd.due = Some((self.number, due));
+        }
     }
 
     /// Calls the next in line after the lock was given back for the sake of other processes.
     pub(crate) fn yield_on(mut self) {
         self.armed = false;
-        self.queue.pass_on(&self.key, Why::Yielded);
+        self.queue.pass_on(&self.key, self.number, Why::Yielded);
     }
 }
 
 impl<W: Waiter> Queue<W> {
-    fn pass_on(&self, key: &Key, why: Why) {
+    fn pass_on(&self, key: &Key, number: u64, why: Why) {
         // Whoever left just now is passed over.
-        while let Some(waiter) = self.call_next(key, why) {
-            if waiter.seat().call(Call::Contend(why)).is_ok() {
+        while let Some(waiter) = self.call_next(key, number, why) {
+            if waiter.seat().call(Call::Contend(why, number)).is_ok() {
                 return;
             }
         }
@@ -329,7 +414,7 @@ impl<W: Waiter> Queue<W> {
 impl<W: Waiter> Drop for Front<W> {
     fn drop(&mut self) {
         if self.armed {
-            self.queue.pass_on(&self.key, Why::Vacant);
+            self.queue.pass_on(&self.key, self.number, Why::Vacant);
         }
     }
 }
@@ -360,7 +445,7 @@ impl<W: Waiter> HandOver<W> {
     fn call_to_front(&mut self, why: Why) -> Result<(), ()> {
         let Some(mut front) = self.front.take() else { return Ok(()) };
         // If it has left, dropping the front calls the next in line.
-        self.waiter.seat().call(Call::Contend(why)).map_err(drop)?;
+        self.waiter.seat().call(Call::Contend(why, front.number)).map_err(drop)?;
         front.armed = false;
         Ok(())
     }
@@ -397,7 +482,7 @@ impl<W: Waiter> Ticket<'_, W> {
     fn turn(&self, call: Call<W::Lock>) -> Turn<W> {
         match call {
             Call::Granted(lock) => Turn::Granted(lock),
-            Call::Contend(why) => Turn::Contend(self.queue.front(self.key), why),
+            Call::Contend(why, number) => Turn::Contend(self.queue.front(self.key, number), why),
             Call::Closed => Turn::Closed,
         }
     }

@@ -6,58 +6,41 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::runtime::{Handle, Id};
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::runtimes::Runtimes;
+use crate::home::Home;
 
 /// A piece of work that ends by itself.
 pub(crate) type Chore = Pin<Box<dyn Future<Output = ()> + Send + 'static>>;
 
-/// Runs chores. Owned by the engine; outlives it until all of them are done.
+/// Runs chores. Owned by the engine; they outlive it until all of them are done.
 pub(crate) struct Reaper {
+    home: Arc<Home>,
     yard: Arc<Yard>,
 }
 
+#[derive(Default)]
 struct Yard {
-    /// Chores that no runtime has taken yet.
-    waiting: Mutex<Vec<Bound>>,
-    /// Whether there may be any: every acquire call looks.
-    any_waiting: AtomicBool,
-    /// Chores dropped outside of any runtime go to the latest.
-    runtimes: Arc<Runtimes>,
     unfinished: AtomicUsize,
     finished: Notify,
 }
 
 /// A chore that is counted until it is done, however it ends: also when its runtime is shut down under it.
-///
-/// One that was not begun by then goes to another runtime. One that was begun cannot: its timers and sockets are gone.
 struct Bound {
     chore: Option<Chore>,
-    begun: bool,
-    /// The runtime that it was given to.
-    runtime: Option<Id>,
     yard: Arc<Yard>,
-}
-
-impl Bound {
-    fn run_in(mut self, runtime: &Handle) {
-        self.runtime = Some(runtime.id());
-        drop(runtime.spawn(self));
-    }
 }
 
 impl Future for Bound {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.begun = true;
         match &mut self.chore {
             Some(chore) => chore.as_mut().poll(cx),
             None => Poll::Ready(()),
@@ -67,14 +50,6 @@ impl Future for Bound {
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        if let (Some(ended), false) = (self.runtime, self.begun) {
-            self.yard.runtimes.forget(ended);
-            if let (Some(runtime), Some(chore)) = (self.yard.runtimes.latest(), self.chore.take()) {
-                let yard = Arc::clone(&self.yard);
-                Self { chore: Some(chore), begun: false, runtime: None, yard }.run_in(&runtime);
-                return;
-            }
-        }
         // Whatever it holds goes before it counts as done.
         self.chore = None;
         if self.yard.unfinished.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -84,62 +59,37 @@ impl Drop for Bound {
 }
 
 impl Reaper {
-    pub(crate) fn new(runtimes: Arc<Runtimes>) -> Self {
-        Self {
-            yard: Arc::new(Yard {
-                waiting: Mutex::default(),
-                any_waiting: AtomicBool::new(false),
-                runtimes,
-                unfinished: AtomicUsize::new(0),
-                finished: Notify::new(),
-            }),
-        }
+    pub(crate) fn new(home: Arc<Home>) -> Self {
+        Self { home, yard: Arc::default() }
     }
 
     /// Takes a chore over. Never blocks, never panics.
     pub(crate) fn submit(&self, chore: Chore) {
         self.yard.unfinished.fetch_add(1, Ordering::AcqRel);
-        let yard = Arc::clone(&self.yard);
-        let chore = Bound { chore: Some(chore), begun: false, runtime: None, yard };
-        if let Some(runtime) = self.runtime() {
-            chore.run_in(&runtime);
+        let chore = Bound { chore: Some(chore), yard: Arc::clone(&self.yard) };
+        if self.home.spawn(chore).is_none() {
+            tracing::error!("no runtime is left: a lock ends with its lease");
+        }
+    }
+
+    /// Takes over what a caller has begun. That goes on where the caller was, because its timers and sockets are there. If
+    /// it is cut off, or gets nowhere within `limit`, because that runtime is shut down or nobody drives it, `heir` does
+    /// what is left to do, and is safe to run beside it.
+    pub(crate) fn take_over(&self, begun: Chore, limit: Duration, heir: Chore) {
+        let (finished, is_finished) = tokio::sync::oneshot::channel();
+        if let Ok(here) = Handle::try_current() {
+            drop(here.spawn(async move {
+                begun.await;
+                let _ = finished.send(());
+            }));
         } else {
-            let mut waiting = lock(&self.yard.waiting);
-            waiting.push(chore);
-            self.yard.any_waiting.store(true, Ordering::Release);
+            drop((begun, finished));
         }
-    }
-
-    /// Takes note of the runtime that the caller runs in, and gives it what could not be run before.
-    pub(crate) fn adopt(&self, runtime: &Handle) {
-        self.yard.runtimes.note(runtime);
-        if !self.yard.any_waiting.load(Ordering::Acquire) {
-            return;
-        }
-        let mut waiting = lock(&self.yard.waiting);
-        self.yard.any_waiting.store(false, Ordering::Release);
-        let chores = std::mem::take(&mut *waiting);
-        drop(waiting);
-        for chore in chores {
-            chore.run_in(runtime);
-        }
-    }
-
-    /// As [`adopt`](Self::adopt), if there is a runtime.
-    pub(crate) fn adopt_here(&self) {
-        if let Ok(runtime) = Handle::try_current() {
-            self.adopt(&runtime);
-        }
-    }
-
-    fn runtime(&self) -> Option<Handle> {
-        match Handle::try_current() {
-            Ok(runtime) => {
-                self.yard.runtimes.note(&runtime);
-                Some(runtime)
+        self.submit(Box::pin(async move {
+            if !matches!(tokio::time::timeout(limit, is_finished).await, Ok(Ok(()))) {
+                heir.await;
             }
-            Err(_) => self.yard.runtimes.latest(),
-        }
+        }));
     }
 
     /// How many chores are not done.
@@ -149,7 +99,6 @@ impl Reaper {
 
     /// Waits until all chores are done, at most so long. Returns how many are left.
     pub(crate) async fn drain(&self, limit: Duration) -> usize {
-        self.adopt_here();
         let all_done = async {
             loop {
                 let finished = self.yard.finished.notified();
@@ -164,10 +113,6 @@ impl Reaper {
         let _ = tokio::time::timeout(limit, all_done).await;
         self.unfinished()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for Reaper {

@@ -29,7 +29,7 @@ impl<T> FencedRegister<T> {
         Self { inner: Mutex::new((None, value)) }
     }
 
-    /// Changes the value under `fence`.
+    /// Changes the value under `fence`. If `change` panics, the value stays as that left it.
     ///
     /// # Errors
     /// [`NotHeld`](crate::ErrorKind::NotHeld) if a later holder was here already; the value is as before.

@@ -85,6 +85,9 @@ async fn give_back(
 /// The lock is given back, or will not be: tells whoever wants to know.
 fn tell(engine: &Arc<Engine>, grant: &Arc<Grant>, given: &Result<(), LockError>) {
     look_out_for_stragglers(engine, grant);
+    if !grant.is_taken() {
+        return;
+    }
     match given {
         Ok(()) => {
             tracing::debug!(outcome = "released", "released");
@@ -106,13 +109,13 @@ fn tell(engine: &Arc<Engine>, grant: &Arc<Grant>, given: &Result<(), LockError>)
 /// for nobody until its lease ends. So it is released again, for as long as a request may be on its way.
 ///
 /// A task of its own, not the reaper's: the lock itself is given back, and `shutdown` has nothing to wait for.
-fn look_out_for_stragglers(engine: &Arc<Engine>, grant: &Arc<Grant>) {
+pub(crate) fn look_out_for_stragglers(engine: &Arc<Engine>, grant: &Arc<Grant>) {
     if !grant.expects_straggler() {
         return;
     }
-    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    let home = Arc::clone(&engine.home);
     let (engine, grant) = (Arc::clone(engine), Arc::clone(grant));
-    runtime.spawn(async move {
+    home.spawn(async move {
         let until = engine.clock.now().after(DOUBT);
         for tries in 0.. {
             tokio::time::sleep(PAUSES().delay(tries, fastrand::f64())).await;
@@ -197,9 +200,9 @@ fn next_step(engine: &Arc<Engine>, grant: &Grant, lost: Option<Loss>, now: Momen
     if lost.is_some() {
         return Step::Release(Some((front, false)));
     }
-    // A store that serves waiters in order needs nobody to step back.
+    // A store that serves waiters in order needs nobody to step back, and nobody may be put before them.
     let contended = grant.is_contended() && !engine.store.fifo;
-    match front.next(now, contended, engine.store.transfer) {
+    match front.next(now, contended, engine.store.transfer && !engine.store.fifo) {
         Next::HandOver(over) => Step::HandOver(Handing::new(engine, grant, over, now)),
         Next::Release(front) => Step::Release(Some((front, false))),
         Next::Yield(front) => Step::Release(Some((front, true))),
@@ -245,11 +248,8 @@ impl Handing {
         let Self { over, sent_at, .. } = self;
         match answer {
             Ok(Transfer::Transferred(lease)) => {
-                let admit = |wish: &Wish, front| {
-                    let handle = engine.admit(wish.clone(), lease, sent_at, Some(front), 0);
-                    handle.grant().lay_ready();
-                    handle
-                };
+                let admit =
+                    |wish: &Wish, front| engine.admit_for(wish.clone(), lease, sent_at, front);
                 match over.deliver(admit) {
                     Ok(()) => Handed::Delivered,
                     Err(handle) => handle.into_grant().map_or(Handed::Delivered, |grant| {
@@ -280,18 +280,13 @@ fn unknown(
 ) -> Handed {
     let wish = over.waiter().clone();
     let left = over.contend(Why::Uncertain).is_err();
-    if left || call.is_some() {
-        let engine = Arc::clone(engine);
-        let until = sent_at.after(wish.spec.ttl);
-        let reaper = Arc::clone(&engine);
-        reaper.reaper.submit(Box::pin(async move {
-            if let Some(mut call) = call {
-                within(wish.spec.ttl, &mut call).await;
-            }
-            if left {
-                chase(&engine, &wish.key, &wish.secret, until, true).await;
-            }
-        }));
+    if let Some(mut call) = call {
+        let limit = wish.spec.ttl;
+        // Seen to its end, whatever that is: it may have what others need.
+        tokio::spawn(async move { within(limit, &mut call).await.is_some() });
+    }
+    if left {
+        hand_to_reaper(engine, &wish.key, &wish.secret, sent_at.after(wish.spec.ttl), true);
     }
     Handed::Unknown
 }
@@ -315,7 +310,7 @@ async fn release(
             Err(error) => {
                 uncertain |= !error.kind().is_definite();
                 if !error.kind().is_transient() || engine.clock.now().since(started) >= PATIENCE {
-                    hand_to_reaper(engine, &grant.key, &grant.secret, until);
+                    hand_to_reaper(engine, &grant.key, &grant.secret, until, false);
                     return Err(error);
                 }
                 tracing::debug!(key = %grant.key, %error, "a release failed; trying again");
@@ -326,12 +321,62 @@ async fn release(
     }
 }
 
-fn hand_to_reaper(engine: &Arc<Engine>, key: &Key, secret: &Secret, until: Moment) {
+fn hand_to_reaper(
+    engine: &Arc<Engine>,
+    key: &Key,
+    secret: &Secret,
+    until: Moment,
+    in_flight: bool,
+) {
+    let chore = chasing(engine, key, secret, until, in_flight);
+    engine.reaper.submit(chore);
+}
+
+/// A secret to which a lock is about to move. Unless it is kept, whatever it gets is released.
+pub(crate) struct Fresh {
+    engine: Arc<Engine>,
+    key: Key,
+    secret: Secret,
+    until: Moment,
+    kept: bool,
+}
+
+impl Fresh {
+    pub(crate) fn new(engine: &Arc<Engine>, key: &Key, ttl: Duration) -> Result<Self, LockError> {
+        let secret = Secret::generate()?;
+        let until = engine.clock.now().after(ttl).after(engine.step_timeout);
+        Ok(Self { engine: Arc::clone(engine), key: key.clone(), secret, until, kept: false })
+    }
+
+    pub(crate) fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    /// The lock is there, and somebody knows of it.
+    pub(crate) fn keep(mut self) -> Secret {
+        self.kept = true;
+        self.secret.clone()
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        if !self.kept {
+            hand_to_reaper(&self.engine, &self.key, &self.secret, self.until, true);
+        }
+    }
+}
+
+/// A chase as a piece of work of its own.
+fn chasing(
+    engine: &Arc<Engine>,
+    key: &Key,
+    secret: &Secret,
+    until: Moment,
+    in_flight: bool,
+) -> Chore {
     let (engine, key, secret) = (Arc::clone(engine), key.clone(), secret.clone());
-    let reaper = Arc::clone(&engine);
-    reaper
-        .reaper
-        .submit(Box::pin(async move { chase(&engine, &key, &secret, until, false).await }));
+    Box::pin(async move { chase(&engine, &key, &secret, until, in_flight).await })
 }
 
 async fn release_once(engine: &Engine, key: &Key, secret: &Secret) -> Result<Release, LockError> {
@@ -346,9 +391,6 @@ async fn release_once(engine: &Engine, key: &Key, secret: &Secret) -> Result<Rel
 }
 
 /// Releases until the store confirms it or the lease would be over anyway.
-///
-/// With `in_flight` the acquire that is being undone may still be on its way, so that "not held" is not the last
-/// word: it is asked again, at growing intervals, for a while.
 pub(crate) async fn chase(
     engine: &Engine,
     key: &Key,
@@ -356,18 +398,32 @@ pub(crate) async fn chase(
     until: Moment,
     in_flight: bool,
 ) {
+    insist(engine, key, until, in_flight, || release_once(engine, key, secret)).await;
+}
+
+/// Repeats `undo` until the store confirms it or the lease would be over anyway.
+///
+/// With `in_flight` the request that is being undone may still be on its way, so that "not held" is not the last
+/// word: it is asked again, at growing intervals, for a while.
+pub(crate) async fn insist<F: Future<Output = Result<Release, LockError>>>(
+    engine: &Engine,
+    key: &Key,
+    until: Moment,
+    in_flight: bool,
+    mut undo: impl FnMut() -> F,
+) {
     let pauses = PAUSES();
     let doubtful_until = engine.clock.now().after(DOUBT).min(until);
     let mut tries = 0;
     loop {
         let now = engine.clock.now();
-        match release_once(engine, key, secret).await {
+        match undo().await {
             Ok(Release::Released) => return,
             Ok(Release::NotHeld) if !in_flight || now >= doubtful_until => return,
             Ok(Release::NotHeld) => {}
             Err(error) if !error.kind().is_transient() && error.kind().is_definite() => return,
             Err(error) => {
-                tracing::debug!(%key, %error, "a background release failed; trying again");
+                tracing::debug!(%key, %error, "undoing a step failed; trying again");
             }
         }
         if now >= until {
@@ -388,7 +444,7 @@ pub(crate) fn withdraw(
     engine: Arc<Engine>,
     wish: Wish,
     call: Option<Reply<Attempt>>,
-    given_up: Vec<GivenUp>,
+    given_up: Vec<GivenUp<Attempt>>,
     until: Moment,
     mut doubtful: bool,
 ) -> Chore {
@@ -424,8 +480,10 @@ fn give_back_now(engine: &Engine, grant: &Grant) -> bool {
     }
     owe_courtesy(engine, grant);
     drop(grant.take_front());
-    tracing::debug!(key = %grant.key, store = engine.store.name, fence = %grant.fence, outcome = "released", "released");
-    engine.events.emit(EventKind::Released, &grant.key, Some(grant.fence), None);
+    if grant.is_taken() {
+        tracing::debug!(key = %grant.key, store = engine.store.name, fence = %grant.fence, outcome = "released", "released");
+        engine.events.emit(EventKind::Released, &grant.key, Some(grant.fence), None);
+    }
     true
 }
 
@@ -471,6 +529,15 @@ impl Finishing {
         self.handle.disown();
         let (engine, grant) = (self.handle.engine(), self.handle.grant());
         let stopped = stop(engine, grant);
+        if Engine::check_runtime().is_err() {
+            // The client of a store would panic here. At home it does not.
+            let work = give_back(Arc::clone(engine), Arc::clone(grant), stopped, None);
+            let cut_off = || Err(LockError::ambiguous("the release was cut off"));
+            return Err(match engine.home.spawn(work) {
+                Some(task) => Box::pin(async move { task.await.unwrap_or_else(|_| cut_off()) }),
+                None => Box::pin(async move { cut_off() }),
+            });
+        }
         // A watched release happens inside its span, all of it.
         let begun =
             (!spans_are_on()).then(|| match next_step(engine, grant, stopped.lost, stopped.at) {
@@ -513,7 +580,10 @@ impl Future for Finishing {
 impl Drop for Finishing {
     fn drop(&mut self) {
         if let Work::UnderWay(work) = std::mem::replace(&mut self.work, Work::Done) {
-            self.handle.engine().reaper.submit(Box::pin(async move { drop(work.await) }));
+            let (engine, grant) = (self.handle.engine(), self.handle.grant());
+            let heir = chasing(engine, &grant.key, &grant.secret, grant.valid_until(), true);
+            let begun = Box::pin(async move { drop(work.await) });
+            engine.reaper.take_over(begun, PATIENCE + engine.step_timeout, heir);
         }
     }
 }

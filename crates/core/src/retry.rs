@@ -58,7 +58,7 @@ impl RetryPolicy {
         Self { base: delay, cap: delay, doubling: false, ..Self::default() }
     }
 
-    /// The first delay. Zero means: again at once.
+    /// The first delay. Whoever waits asks again after 10 ms at the earliest, also if this is zero.
     pub fn base(mut self, base: Duration) -> Self {
         self.base = base;
         self

@@ -1,8 +1,14 @@
 //! Several locks at once, all or none, without deadlock.
 //!
-//! Where the store can, all are taken in one step. If that is in vain, or cannot be done, nobody ever waits for one lock
-//! while holding another: wait for one, try the rest, and if one of those is busy give all back and wait for *that* one
-//! next. Waiting is done by the wait loop, one key at a time, because a store wakes those who stand in its line.
+//! Where the store can, all are taken in one step. If that is in vain, or cannot be done: wait for one, try the rest, and if
+//! one of those is busy give all back and wait for *that* one next. Waiting is done by the wait loop, one key at a time,
+//! because a store wakes those who stand in its line.
+//!
+//! Whoever gives back what it has needs a moment at which all others are free, which may never come where each of them
+//! is in use all the time. So after a few rounds in vain the keys are taken in sorted order, and each is *waited for while
+//! the smaller ones are held*. Sets among themselves cannot come to a deadlock by that; but somebody may hold one of the
+//! later keys and wait for one of the earlier. So that wait has a limit, which grows from round to round, and then all is
+//! given back: a deadlock dissolves.
 
 use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
@@ -13,7 +19,7 @@ use std::time::Duration;
 
 use tracing::Instrument as _;
 
-use crate::acquire::{Acquiring, options, wait_options};
+use crate::acquire::{Acquiring, done, options, wait_options};
 use crate::backend::{Intent, Liveness, ManyAttempt};
 use crate::clock::Moment;
 use crate::engine::Engine;
@@ -64,7 +70,8 @@ impl AcquireAll {
     /// Takes all locks, runs `work` under them, and gives them back. The work is dropped if any of them is lost.
     ///
     /// # Errors
-    /// Those of acquiring; [`Lost`](ErrorKind::Lost) if the work was stopped because a lock was lost.
+    /// Those of acquiring; [`Lost`](ErrorKind::Lost) if any of them was lost before the work had ended, in whatever way:
+    /// see [`Acquire::run`](crate::Acquire::run).
     ///
     /// # Cancel safety
     /// If the future is dropped, so is the work, and the locks are given back in the background.
@@ -78,12 +85,10 @@ impl AcquireAll {
             (held, loss) = set.first_lost() => Err(held.lost_error(loss)),
             out = work(set.held()) => Ok(out),
         };
-        if ended.is_ok()
-            && let Err(error) = set.release().await
-        {
-            tracing::warn!(%error, "the work was done in time, but its locks could not be released as ours");
-        }
-        ended
+        let out = ended?;
+        set.check()?;
+        done(set.release().await)?;
+        Ok(out)
     }
 }
 
@@ -94,6 +99,7 @@ impl IntoFuture for AcquireAll {
     fn into_future(self) -> Acquiring<LockSet> {
         Box::pin(async move {
             self.engine.check_open()?;
+            Engine::check_runtime()?;
             let keys = sorted(&self.engine, &self.keys)?;
             self.spec.check(&self.engine.store)?;
             let quest = Quest::new(self.engine, self.spec);
@@ -127,49 +133,111 @@ struct Quest {
     started: Moment,
     deadline: Moment,
     attempts: u32,
+    /// The key for which the store has given nothing but errors, and since when.
+    outage: Option<(usize, Moment)>,
 }
+
+/// After so many rounds in vain, keys are waited for while others are held.
+const VAIN_ROUNDS: u32 = 3;
+
+/// How long, at first. It doubles from round to round, up to the longest.
+const SHORTEST_STAY: Duration = Duration::from_secs(1);
+const LONGEST_STAY: Duration = Duration::from_secs(32);
 
 impl Quest {
     fn new(engine: Arc<Engine>, spec: Arc<Spec>) -> Self {
         let started = engine.clock.now();
         let deadline = spec.wait.map_or(Moment::FAR_FUTURE, |wait| started.after(wait));
-        Self { engine, spec, started, deadline, attempts: 0 }
+        Self { engine, spec, started, deadline, attempts: 0, outage: None }
     }
 
     /// Begins with the key at `first`.
     async fn one_by_one(mut self, keys: Vec<Key>, mut first: usize) -> Result<LockSet, LockError> {
         loop {
-            // Holding nothing, wait for the one that was busy last.
-            let wait = self.spec.wait.map(|_| self.deadline.since(self.engine.clock.now()));
-            let mut handles = match self.take(&keys[first], wait).await? {
-                Outcome::Held(handle) => vec![handle],
-                Outcome::Busy(error) => return Err(error),
+            let (n, error) = match self.round(&keys, first).await? {
+                Ok(set) => return Ok(set),
+                Err(vain) => vain,
             };
-            let mut busy = None;
-            for (n, key) in keys.iter().enumerate().filter(|(n, _)| *n != first) {
-                match self.take(key, Some(Duration::ZERO)).await? {
-                    Outcome::Held(handle) => handles.push(handle),
-                    Outcome::Busy(error) => {
-                        busy = Some((n, error));
-                        break;
-                    }
-                }
-            }
-            let Some((n, error)) = busy else { return LockSet::new(handles) };
-            for handle in handles {
-                // Whatever this says, the lock is not ours any more, and that is all that matters here.
-                let _ = handle.release().await;
-            }
+            self.attempts = self.attempts.saturating_add(1);
             let now = self.engine.clock.now();
             if self.is_over() {
-                return Err(error);
+                return Err(error.with_attempts(self.attempts, now.since(self.started)));
             }
             first = n;
-            self.attempts = self.attempts.saturating_add(1);
             // Two callers that took turns in blocking each other must not stay in step.
             let pause = self.spec.retry.delay(0, fastrand::f64()).mul_f64(fastrand::f64());
             tokio::time::sleep(pause.min(self.deadline.since(now))).await;
         }
+    }
+
+    /// Takes all, or says which key could not be had, and why; what was taken is given back then.
+    async fn round(
+        &mut self,
+        keys: &[Key],
+        first: usize,
+    ) -> Result<Result<LockSet, (usize, LockError)>, LockError> {
+        let stay = self
+            .attempts
+            .checked_sub(VAIN_ROUNDS)
+            .map(|round| SHORTEST_STAY.saturating_mul(1 << round.min(8)).min(LONGEST_STAY));
+        let mut order: Vec<usize> = (0..keys.len()).collect();
+        if stay.is_none() {
+            order[..=first].rotate_right(1);
+        }
+        let mut handles = Vec::with_capacity(keys.len());
+        let mut vain = None;
+        for n in order {
+            let left = self.spec.wait.map(|_| self.deadline.since(self.engine.clock.now()));
+            let wait = if handles.is_empty() {
+                left
+            } else {
+                let stay = stay.unwrap_or_default();
+                Some(left.map_or(stay, |left| left.min(stay)))
+            };
+            match self.take(&keys[n], wait).await {
+                Ok(Outcome::Held(handle)) => {
+                    handles.push(handle);
+                    self.outage.take_if(|(key, _)| *key == n);
+                }
+                // Holding nothing, it was waited for to the end.
+                Ok(Outcome::Busy(error)) if handles.is_empty() => {
+                    let elapsed = self.engine.clock.now().since(self.started);
+                    return Err(error.with_attempts(self.attempts + 1, elapsed));
+                }
+                Ok(Outcome::Busy(error)) => {
+                    self.outage = None;
+                    vain = Some((n, error));
+                    break;
+                }
+                // Alone it would have been asked for again: so is the set.
+                Err(error) if self.tolerates(n, &error) => {
+                    vain = Some((n, error));
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let Some(vain) = vain else {
+            // While the last ones were taken, the first may have been lost.
+            return match LockSet::new(handles) {
+                Err(error) if self.tolerates(0, &error) => Ok(Err((0, error))),
+                set => set.map(Ok),
+            };
+        };
+        for handle in handles {
+            // Whatever this says, the lock is not ours any more, and that is all that matters here.
+            let _ = handle.release().await;
+        }
+        Ok(Err(vain))
+    }
+
+    /// Whether an error of a key will pass, and has not lasted for too long.
+    fn tolerates(&mut self, key: usize, error: &LockError) -> bool {
+        let now = self.engine.clock.now();
+        let since = self.outage.filter(|(of, _)| *of == key).map_or(now, |(_, since)| since);
+        self.outage = Some((key, since));
+        (error.kind().is_transient() || error.kind() == ErrorKind::Lost)
+            && now.since(since) < self.spec.retry.outage()
     }
 
     async fn take(&self, key: &Key, wait: Option<Duration>) -> Result<Outcome, LockError> {
@@ -325,19 +393,24 @@ impl Drop for Claim {
         if self.call.is_none() && !self.doubtful {
             return;
         }
-        let (engine, call) = (Arc::clone(&self.engine), self.call.take());
-        let (wishes, sent_at) = (std::mem::take(&mut self.wishes), self.sent_at);
-        self.engine.reaper.submit(Box::pin(async move {
-            let Some(ttl) = wishes.first().map(|wish| wish.spec.ttl) else { return };
-            let until = sent_at.after(ttl);
+        let (wishes, call) = (std::mem::take(&mut self.wishes), self.call.take());
+        let Some(ttl) = wishes.first().map(|wish| wish.spec.ttl) else { return };
+        let until = self.sent_at.after(ttl);
+        let engine = Arc::clone(&self.engine);
+        let withdraw_all = move |wishes: Vec<Wish>, doubtful| async move {
+            for wish in wishes {
+                withdraw(Arc::clone(&engine), wish, None, Vec::new(), until, doubtful).await;
+            }
+        };
+        let alone = Box::pin(withdraw_all.clone()(wishes.clone(), true));
+        let begun = Box::pin(async move {
             let answered = match call {
                 Some(mut call) => matches!(within(ttl, &mut call).await, Some(Ok(_))),
                 None => false,
             };
-            for wish in wishes {
-                withdraw(Arc::clone(&engine), wish, None, Vec::new(), until, !answered).await;
-            }
-        }));
+            withdraw_all(wishes, !answered).await;
+        });
+        self.engine.reaper.take_over(begun, self.engine.step_timeout, alone);
     }
 }
 
@@ -419,14 +492,21 @@ impl LockSet {
     /// Gives all of them back.
     ///
     /// # Errors
-    /// The first error of any; all are tried.
+    /// [`Lost`](ErrorKind::Lost) if any of them was not ours any more, otherwise the first error; all are tried.
     ///
     /// # Cancel safety
     /// Cancel-safe: if the future is dropped, the releases go on in the background.
     pub async fn release(self) -> Result<(), LockError> {
-        let mut outcome = Ok(());
+        let mut outcome: Result<(), LockError> = Ok(());
         for handle in self.handles {
-            outcome = outcome.and(handle.release().await);
+            let released = handle.release().await;
+            // A loss says more than a store that does not answer.
+            let lost = |done: &Result<(), LockError>| {
+                done.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost)
+            };
+            if outcome.is_ok() || (lost(&released) && !lost(&outcome)) {
+                outcome = released;
+            }
         }
         outcome
     }

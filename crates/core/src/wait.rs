@@ -12,10 +12,10 @@ use tracing::{Instrument as _, Span};
 use crate::backend::{Attempt, Busy, Intent, Lease, Reply, Subscription, WakeUps};
 use crate::clock::Moment;
 use crate::courtesy::STEP_BACK;
-use crate::engine::Engine;
+use crate::engine::{Engine, GRACE};
 use crate::error::{ErrorKind, LockError};
 use crate::event::{EventKind, watched};
-use crate::grant::LockFront;
+use crate::grant::{LockFront, Loss};
 use crate::handle::LockHandle;
 use crate::info::Holder;
 use crate::key::Key;
@@ -26,6 +26,9 @@ use crate::release::withdraw;
 use crate::secret::Secret;
 use crate::spec::{Spec, Wish};
 use crate::within::within;
+
+/// A policy may ask for no pause at all; the store and the others are given this one.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
 /// An attempt that leaves at the deadline may still take so long.
 const LAST_ATTEMPT: Duration = Duration::from_secs(1);
@@ -44,16 +47,11 @@ pub(crate) async fn acquire(
     spec: Arc<Spec>,
 ) -> Result<Outcome, LockError> {
     engine.check_open()?;
-    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-        return Err(LockError::invalid_config(
-            "locks need a tokio runtime; use the blocking face outside of one",
-        ));
-    };
+    Engine::check_runtime()?;
     // The defaults were checked when they were set.
     if !Arc::ptr_eq(&spec, &engine.defaults) {
         spec.check(&engine.store).map_err(|error| error.with_key(&key))?;
     }
-    engine.reaper.adopt(&runtime);
     let wish = Wish::new(key, Secret::generate()?, spec);
     let span =
         watched(|| tracing::debug_span!("acquire", key = %wish.key, store = engine.store.name));
@@ -93,7 +91,7 @@ struct Contest {
     /// The request that is on its way.
     call: Option<Reply<Attempt>>,
     /// Requests that were not answered in time.
-    given_up: Vec<GivenUp>,
+    given_up: Vec<GivenUp<Attempt>>,
     /// The store may hold something for our secret: a grant or a place in its queue.
     traces: bool,
     /// Some request may have been done although its answer was lost.
@@ -145,6 +143,7 @@ impl Contest {
                 Entered::Behind(ticket) => ticket,
             };
             self.waiting.get_or_insert_with(|| Waiting::new(self.engine.store.name));
+            self.engine.patrol();
             // Whoever shut the queue did it before or after we entered: in both cases we hear of it.
             self.engine.check_open().map_err(|_| self.closed())?;
             let turn = match self.wish.spec.wait {
@@ -154,22 +153,35 @@ impl Contest {
             match turn.or_else(|| ticket.leave()) {
                 Some(Turn::Granted(handle)) if handle.is_held() => {
                     handle.grant().take();
+                    self.engine.acquired(handle.grant(), 0);
                     return Ok(Outcome::Held(handle));
                 }
-                // It lay unread for longer than its lease. Its secret is being released, so we go on under another.
+                // It lay unread for longer than its lease, and its secret is being released.
                 Some(Turn::Granted(stale)) => {
                     drop(stale);
-                    let (key, spec) = (self.wish.key.clone(), Arc::clone(&self.wish.spec));
-                    self.wish = Wish::new(key, Secret::generate()?, spec);
+                    self.start_afresh()?;
                 }
                 Some(Turn::Contend(front, why)) => break (front, why),
                 Some(Turn::Closed) => return Err(self.closed()),
                 // Still in line at the deadline: one look at the store, which also says who holds it.
-                None => return self.try_once(None).await,
+                // The lock may be on its way to us just now. Whoever hands it over finds that we have
+                // left, and passes it on or releases it.
+                None => {
+                    self.start_afresh()?;
+                    return self.try_once(None).await;
+                }
             }
         };
         // In a box of its own, made at the front: those in line, who may be many, stay small.
         Box::pin(self.contend(front, why)).await
+    }
+
+    /// Goes on under another secret. Each has one owner at a time: the one that stood in line belongs
+    /// to whoever may have called us out of it, and only they hand it over, release it or chase it.
+    fn start_afresh(&mut self) -> Result<(), LockError> {
+        let (key, spec) = (self.wish.key.clone(), Arc::clone(&self.wish.spec));
+        self.wish = Wish::new(key, Secret::generate()?, spec);
+        Ok(())
     }
 
     async fn try_once(&mut self, front: Option<LockFront>) -> Result<Outcome, LockError> {
@@ -242,7 +254,8 @@ impl Contest {
                 };
             }
             let pause = self.wish.spec.retry.delay(self.retries, fastrand::f64());
-            let pause = pause.min(recheck).min(self.deadline.since(now));
+            let pause = pause.max(SHORTEST_PAUSE).min(recheck).min(self.deadline.since(now));
+            front.back_by(now.after(pause).after(GRACE));
             if !heard(bell.as_mut(), pause).await {
                 self.retries = self.retries.saturating_add(1);
             }
@@ -267,7 +280,8 @@ impl Contest {
         let call = self.call.take();
         let Some(answer) = answer else {
             (self.traces, self.doubtful) = (true, true);
-            self.given_up.extend(call.map(|call| drive_on(call, self.wish.spec.ttl)));
+            let ttl = self.wish.spec.ttl;
+            self.given_up.extend(call.map(|call| drive_on(call, ttl)));
             let error = LockError::ambiguous(
                 "the store did not answer in time; the attempt is being undone",
             );
@@ -298,37 +312,31 @@ impl Contest {
         let handle = self.engine.admit(wish, lease, sent_at, front, self.attempts);
         self.traces = false;
         if !handle.is_held() {
+            let error = match handle.grant().loss(self.engine.clock.now()) {
+                Some(Loss::MaxHold) => {
+                    let most = self.wish.spec.max_hold.unwrap_or_default();
+                    LockError::invalid_config(format!(
+                        "a `max_hold` of {most:?} was over before the store answered; allow more"
+                    ))
+                }
+                Some(Loss::TakenAway) => LockError::ambiguous(
+                    "it was granted, but freed or taken by others before the answer came; try again",
+                ),
+                _ => LockError::ambiguous(
+                    "the store answered after the lease was over; ask for a longer TTL",
+                ),
+            };
             drop(handle);
-            let error = LockError::ambiguous(
-                "the store answered after the lease was over; ask for a longer TTL",
-            );
             return Err(self.explain(error));
         }
         if self.doubtful {
+            // A request that was given up could be done after our release, and hold the lock for
+            // nobody. It is looked for then and not before: until the release is over, the secret
+            // is the handle's alone.
             handle.expect_straggler();
-        }
-        if !self.given_up.is_empty() {
-            self.watch_stragglers(&handle);
+            self.given_up.clear();
         }
         Ok(Outcome::Held(handle))
-    }
-
-    /// An unanswered request could be done after our release, and hold the lock for nobody: then it is released too.
-    fn watch_stragglers(&mut self, handle: &LockHandle) {
-        let (engine, wish) = (Arc::clone(&self.engine), self.wish.clone());
-        let grant = Arc::clone(handle.grant());
-        let given_up = std::mem::take(&mut self.given_up);
-        self.engine.reaper.submit(Box::pin(async move {
-            for call in given_up {
-                let granted = matches!(call.await, Ok(Some(Ok(Attempt::Granted(_)))));
-                // Whoever has the token of a detached lock holds it under the same secret.
-                let over = !grant.is_held(engine.clock.now()) && !grant.is_detached();
-                if granted && over {
-                    let until = engine.clock.now().after(wish.spec.ttl);
-                    crate::release::chase(&engine, &wish.key, &wish.secret, until, false).await;
-                }
-            }
-        }));
     }
 
     /// Takes note of an error, or returns it if it is final or has lasted too long.
@@ -397,11 +405,11 @@ impl Contest {
 }
 
 /// A request that was given up, and its answer if one comes.
-pub(crate) type GivenUp = JoinHandle<Option<Result<Attempt, LockError>>>;
+pub(crate) type GivenUp<T> = JoinHandle<Option<Result<T, LockError>>>;
 
 /// Drives a request on in a task of its own. Left alone it might keep what others need: a place in a queue of the store's
 /// client, or the right to open a connection.
-fn drive_on(call: Reply<Attempt>, limit: Duration) -> GivenUp {
+pub(crate) fn drive_on<T: Send + 'static>(call: Reply<T>, limit: Duration) -> GivenUp<T> {
     tokio::spawn(async move { tokio::time::timeout(limit, call).await.ok() })
 }
 
@@ -428,6 +436,9 @@ impl Drop for Contest {
         let (engine, wish) = (Arc::clone(&self.engine), self.wish.clone());
         let (call, given_up) = (self.call.take(), std::mem::take(&mut self.given_up));
         let doubtful = self.doubtful || in_doubt;
-        self.engine.reaper.submit(withdraw(engine, wish, call, given_up, until, doubtful));
+        let alone = withdraw(Arc::clone(&engine), wish.clone(), None, Vec::new(), until, true);
+        let limit = engine.step_timeout;
+        let begun = withdraw(engine, wish, call, given_up, until, doubtful);
+        self.engine.reaper.take_over(begun, limit, alone);
     }
 }

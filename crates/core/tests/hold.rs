@@ -215,20 +215,10 @@ impl Drop for OnDrop {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_ended_in_time_is_ok_whatever_the_release_says() {
+async fn work_that_ended_in_time_is_ok_though_its_lock_cannot_be_given_back() {
     let (lock, store, _) = scripted();
     store.always(Step::Release, Fault::Refuse(ErrorKind::Unavailable));
     assert!(lock.with_lock("k", async |held| held.fence().get()).await.unwrap() > 0);
-    store.always(Step::Release, Fault::None);
-    let lock2 = lock.clone();
-    let done = lock
-        .acquire("l")
-        .run(async |held| {
-            lock2.force_release("l", held.fence()).await.unwrap();
-            "done"
-        })
-        .await;
-    assert_eq!(done.unwrap(), "done");
 }
 
 /// Compiles only if the futures can be moved between threads.
@@ -371,11 +361,7 @@ async fn a_detached_lock_lives_by_its_lease_and_is_taken_up_by_another() {
     other.extend_token(&token, TTL).await.unwrap();
     tokio::time::sleep(20 * SECOND).await;
     let resumed = other.resume(token.clone()).await.unwrap();
-    assert_eq!(
-        (resumed.fence(), resumed.is_held()),
-        (fence, true),
-        "the same grant, the same fence"
-    );
+    assert!(resumed.is_held() && resumed.fence() > fence, "another holder, another fence");
     tokio::time::sleep(100 * SECOND).await;
     assert!(resumed.is_held(), "renewed again");
     resumed.release().await.unwrap();
@@ -395,8 +381,10 @@ async fn keep_for_leaves_the_lock_held_for_so_long_and_no_longer() {
     let handle = lock.acquire("k").await.unwrap();
     let too_long = handle.keep_for(48 * 3600 * SECOND).await.unwrap_err();
     assert_eq!(too_long.kind(), ErrorKind::InvalidConfig);
-    eventually("a handle that could not be kept is released", async || !store.is_held("k").await)
-        .await;
+    tokio::time::sleep(23 * 3600 * SECOND).await;
+    assert!(store.is_held("k").await, "too long a cooldown is better than none");
+    tokio::time::sleep(2 * 3600 * SECOND).await;
+    assert!(!store.is_held("k").await);
 }
 
 /// Waiters of this process must not wait behind a holder that has lost the lock.

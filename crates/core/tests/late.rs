@@ -83,3 +83,53 @@ async fn a_lock_that_was_handed_over_is_renewed_once_its_holder_has_come() {
     second.release().await.unwrap();
     eventually("free", async || !store.is_held("k").await).await;
 }
+
+/// A future at the front of the line that is not polled any more: those behind it are served all the same, and if it is
+/// polled again, it is served as well.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_nobody_polls_does_not_keep_those_behind_it_waiting() {
+    for polls in [1, 2, 10] {
+        let (lock, store, clock) = scripted();
+        let other = builder(&store, &clock).build().unwrap();
+        let held = other.acquire("k").await.unwrap();
+        let mut forgotten = Box::pin(lock.acquire("k").wait_forever().into_future());
+        for _ in 0..polls {
+            poll_fn(|cx| {
+                assert!(forgotten.as_mut().poll(cx).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+            tokio::task::yield_now().await;
+        }
+        let behind: Vec<_> = (0..3)
+            .map(|_| tokio::spawn(lock.acquire("k").wait(60 * SECOND).into_future()))
+            .collect();
+        tokio::task::yield_now().await;
+        held.release().await.unwrap();
+        for waiter in behind {
+            let handle = waiter.await.unwrap();
+            handle
+                .unwrap_or_else(|error| panic!("after {polls} polls: {error}"))
+                .release()
+                .await
+                .unwrap();
+        }
+        let late = forgotten.await.unwrap();
+        assert!(late.is_held() && other.try_acquire("k").await.unwrap().is_none());
+        let last = tokio::spawn(lock.acquire("k").wait(60 * SECOND).into_future());
+        tokio::task::yield_now().await;
+        late.release().await.unwrap();
+        last.await.unwrap().unwrap().release().await.unwrap();
+        assert!(!store.is_held("k").await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_that_is_over_before_the_store_answers_is_told_as_such() {
+    let (lock, store, _) = scripted();
+    store.next(Step::Acquire, &[Fault::SlowReply(SECOND / 10)]);
+    let error = lock.acquire("k").max_hold(SECOND / 100).await.unwrap_err();
+    assert_eq!(error.kind(), holdtight_core::ErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("max_hold"), "{error}");
+    eventually("free", async || !store.is_held("k").await).await;
+}

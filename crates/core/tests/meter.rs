@@ -127,7 +127,9 @@ fn renewals_are_counted_by_outcome_and_losses_by_reason() {
         store.always(Step::Extend, Fault::None);
 
         let handle = lock.acquire("k").await.unwrap();
-        lock.force_release("k", handle.fence()).await.unwrap();
+        // Through another object: only the next renewal finds out.
+        let operator = builder(&store, &clock).build().unwrap();
+        operator.force_release("k", handle.fence()).await.unwrap();
         assert_eq!(handle.lost().await, Loss::TakenAway);
         numbers.expect("holdtight_renewals_total{store=\"scripted\",outcome=\"lost\"}", 1);
         numbers.expect("holdtight_lost_total{store=\"scripted\",reason=\"taken_away\"}", 1);

@@ -22,6 +22,15 @@ fn every_way() -> [DistributedLock; 3] {
     [Builder::shared(atomic).clock(clock).build().unwrap(), scripted().0, in_line]
 }
 
+/// Two objects on one store: one that takes several keys in one step, and one that does not.
+fn every_pair() -> [(DistributedLock, DistributedLock); 2] {
+    let clock = TokioClock::new();
+    let atomic = Arc::new(MemoryStore::with_clock(clock.clone()));
+    let over = || Builder::shared(Arc::clone(&atomic) as _).clock(clock.clone()).build().unwrap();
+    let (lock, store, clock) = scripted();
+    [(over(), over()), (lock, builder(&store, &clock).build().unwrap())]
+}
+
 #[tokio::test(start_paused = true)]
 async fn all_are_taken_or_none() {
     for lock in every_way() {
@@ -207,4 +216,67 @@ async fn a_set_that_one_step_did_not_get_stands_in_line_where_there_is_one() {
     let set = waiting.await.unwrap().unwrap();
     assert!(set.is_held());
     set.release().await.unwrap();
+}
+
+/// Each key is in use nearly all the time, and never all of them are free at once.
+#[tokio::test(start_paused = true)]
+async fn a_set_is_served_beside_those_who_want_one_of_its_keys() {
+    for (lock, other) in every_pair() {
+        let done = Arc::new(AtomicU32::new(0));
+        let singles: Vec<_> = (0..6u64)
+            .map(|n| {
+                let (lock, done) =
+                    (if n % 2 == 0 { &lock } else { &other }.clone(), Arc::clone(&done));
+                tokio::spawn(async move {
+                    let key = ["a", "b", "c"][usize::try_from(n / 2).unwrap()];
+                    while done.load(Ordering::SeqCst) < 10 {
+                        let handle = lock.acquire(key).wait_forever().await.unwrap();
+                        tokio::time::sleep(Duration::from_millis(17 + n)).await;
+                        handle.release().await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..10 {
+            let set = lock.acquire_all(["c", "a", "b"]).wait(10 * SECOND).await;
+            set.unwrap_or_else(|error| panic!("starved: {error}")).release().await.unwrap();
+            done.fetch_add(1, Ordering::SeqCst);
+        }
+        for single in singles {
+            single.await.unwrap();
+        }
+    }
+}
+
+/// Somebody takes locks by hand, in the wrong order, and waits for one while holding the other.
+#[tokio::test(start_paused = true)]
+async fn a_set_is_no_part_of_a_deadlock_that_lasts() {
+    for (lock, other) in every_pair() {
+        let later = other.acquire("b").await.unwrap();
+        let set = tokio::spawn(lock.acquire_all(["a", "b"]).wait_forever().into_future());
+        tokio::time::sleep(5 * SECOND).await;
+        let earlier = other.acquire("a").wait(120 * SECOND).await.unwrap();
+        earlier.release().await.unwrap();
+        later.release().await.unwrap();
+        set.await.unwrap().unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_tolerates_outages_as_single_locks_do() {
+    let (lock, store, _) = scripted();
+    for fault in
+        [Fault::Refuse(ErrorKind::Unavailable), Fault::LoseReply, Fault::SlowReply(2 * SECOND)]
+    {
+        // The first key is taken, and then the store stands still for a while.
+        store.next(Step::Acquire, &[Fault::None, fault, Fault::None, fault]);
+        let set = lock.acquire_all(["a", "b"]).wait_forever().await;
+        let set = set.unwrap_or_else(|error| panic!("{fault:?}: {error}"));
+        set.release().await.unwrap();
+        eventually("free", async || !store.is_held("a").await && !store.is_held("b").await).await;
+    }
+    // Not for ever.
+    store.always(Step::Acquire, Fault::Refuse(ErrorKind::Unavailable));
+    let error = lock.acquire_all(["a", "b"]).wait_forever().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
 }

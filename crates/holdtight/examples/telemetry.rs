@@ -47,10 +47,11 @@ async fn locks() -> Result<(), LockError> {
     // Waited for, and got when its holder let go.
     let handle = lock.acquire("report:8").await?;
     let waiting = lock.wait_for_lock("report:8", Duration::from_secs(30));
-    let (next, ()) = tokio::join!(waiting, async move { drop(handle) });
+    let (next, released) = tokio::join!(waiting, handle.release());
+    released?;
     next?.release().await?;
 
-    // Taken away by an operator: the holder is told when it next asks.
+    // Taken away by force through the same object: the handle is told at once.
     let handle = lock.acquire("report:9").await?;
     lock.force_release("report:9", handle.fence()).await?;
     assert!(handle.extend(Duration::from_secs(30)).await.is_err());

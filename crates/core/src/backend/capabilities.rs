@@ -42,9 +42,10 @@ pub struct Capabilities {
     pub ttl_slack: Duration,
     /// How waiters are woken.
     pub wake_ups: WakeUps,
-    /// Waiters of different processes are served in the order they came.
+    /// Waiters of different processes are served in the order they came; so nobody hands a lock to a
+    /// waiter of its own process, past the others.
     pub fifo: bool,
-    /// [`transfer`](crate::Backend::transfer) works.
+    /// [`transfer`](crate::Backend::transfer) works. Without it nobody can take up a lock by its token.
     pub transfer: bool,
     /// [`acquire_many`](crate::Backend::acquire_many) works.
     pub acquire_many: bool,

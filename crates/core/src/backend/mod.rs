@@ -42,8 +42,9 @@ pub type Reply<T> = Pin<Box<dyn Future<Output = Result<T, LockError>> + Send + '
 ///    the request arrived and not much later. The wall clock of a client decides nothing.
 /// 3. **The secret is the owner.** [`extend`](Self::extend), [`release`](Self::release) and
 ///    [`transfer`](Self::transfer) compare it inside the step and touch nothing when it differs.
-/// 4. **Retries are idempotent.** [`acquire`](Self::acquire) of a key that the *same secret* already holds is a
-///    grant with the *same fence*, its lease at least `ttl` from now.
+/// 4. **Retries are idempotent.** [`acquire`](Self::acquire) of a key that the *same secret* already holds, and
+///    [`transfer`](Self::transfer) *to* a secret that already holds it, is a grant with the *same fence*, its lease at
+///    least `ttl` from now.
 /// 5. **Nothing is revived.** [`extend`](Self::extend) of a lease that has ended answers
 ///    [`NotHeld`](Extension::NotHeld), even if nobody took the key since; it never shortens a lease either.
 /// 6. **A fence is minted in the step that grants**, strictly greater than every earlier fence of that key:
@@ -112,8 +113,10 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Reads from the store what decides safety: eviction, persistence, role, version, clock.
     fn probe(self: Arc<Self>) -> Reply<Guarantees>;
 
-    /// Hands a held key to another owner in one step: new secret, lease, metadata and fence.
+    /// Moves a held key to another owner in one step: new secret, lease, metadata, liveness and fence. The lease is the
+    /// new owner's from then on, also if that is shorter than the one before.
     ///
+    /// So a lock is handed to the next waiter of a process, taken up by whoever has its token, and left for a cooldown.
     /// Called only if [`Capabilities::transfer`] says so.
     fn transfer(self: Arc<Self>, request: TransferRequest) -> Reply<Transfer> {
         let key = request.to.key;
@@ -136,16 +139,6 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ///
     /// Only stores that also watch the holder's process need to do more than extend.
     fn detach(
-        self: Arc<Self>,
-        key: Key,
-        secret: Secret,
-        ttl: std::time::Duration,
-    ) -> Reply<Extension> {
-        extend_one(self.extend(vec![ExtendRequest::new(key, secret, ExtendBy::AtLeast(ttl))]))
-    }
-
-    /// Binds a lock that was detached to this process again: at least `ttl` from now.
-    fn resume(
         self: Arc<Self>,
         key: Key,
         secret: Secret,

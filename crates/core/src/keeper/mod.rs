@@ -1,17 +1,17 @@
 //! The keeper: one task that renews all held locks in batches and tells holders of a loss in time.
 //!
-//! What is due when is decided in [`book`]; this file only carries it out. The task lives while the engine does,
-//! and goes on in another runtime if its own is shut down.
+//! What is due when is decided in [`book`]; this file only carries it out. The task lives while the engine does, in
+//! its [home](crate::home).
 
 mod book;
 #[cfg(test)]
 mod tests;
 
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::runtime::{Handle, Id};
 use tokio::sync::Notify;
 
 pub(crate) use self::book::Place;
@@ -21,8 +21,9 @@ use crate::clock::{Clock, Moment};
 use crate::error::LockError;
 use crate::event::{EventKind, Events};
 use crate::grant::{Grant, Loss, TICK};
+use crate::home::Home;
+use crate::key::{Key, KeyMap};
 use crate::meter;
-use crate::runtimes::Runtimes;
 
 /// How often the task looks in vain before it sleeps until it is woken.
 const IDLE_LOOKS: u32 = 2;
@@ -44,13 +45,15 @@ struct Desk {
     max_batch: usize,
     clock: Arc<dyn Clock>,
     events: Arc<Events>,
-    runtimes: Arc<Runtimes>,
+    home: Arc<Home>,
     step_timeout: Duration,
 }
 
 #[derive(Debug)]
 struct Plan {
     book: Book<Arc<Grant>>,
+    /// The one grant of each key that can be true: the one with the largest fence.
+    held: KeyMap<Arc<Grant>>,
     /// When the task will look next by itself. Whoever enters something earlier has to wake it.
     wakes_at: Moment,
 }
@@ -60,25 +63,32 @@ impl Keeper {
         backend: Arc<dyn Backend>,
         clock: Arc<dyn Clock>,
         events: Arc<Events>,
-        runtimes: Arc<Runtimes>,
+        home: Arc<Home>,
         step_timeout: Duration,
     ) -> Self {
         let max_batch = backend.capabilities().max_batch.max(1);
         let desk = Desk {
-            plan: Mutex::new(Plan { book: Book::new(max_batch), wakes_at: Moment::FAR_FUTURE }),
+            plan: Mutex::new(Plan {
+                book: Book::new(max_batch),
+                held: KeyMap::default(),
+                wakes_at: Moment::FAR_FUTURE,
+            }),
             attended: AtomicBool::new(false),
             wake: Arc::default(),
             backend,
             max_batch,
             clock,
             events,
-            runtimes,
+            home,
             step_timeout,
         };
         Self { desk: Arc::new(desk) }
     }
 
     /// Starts to look after a grant.
+    ///
+    /// If an earlier grant of the same key is still believed in, one of the two is not true any more, and ends at once:
+    /// the one with the smaller fence.
     pub(crate) fn admit(&self, grant: &Arc<Grant>) {
         let terms = Terms {
             ttl: grant.spec.ttl,
@@ -88,15 +98,45 @@ impl Keeper {
             renew: grant.spec.auto_renew,
         };
         let jitter = fastrand::f64();
-        let (id, early) = self.desk.planning(|book| book.admit(Arc::clone(grant), terms, jitter));
-        grant.kept.set(id);
+        let mut plan = self.desk.plan();
+        grant.kept.set(plan.book.admit(Arc::clone(grant), terms, jitter));
+        let untrue = match plan.held.entry(grant.key.clone()) {
+            Entry::Vacant(place) => {
+                place.insert(Arc::clone(grant));
+                None
+            }
+            Entry::Occupied(place) if place.get().fence > grant.fence => Some(Arc::clone(grant)),
+            Entry::Occupied(mut place) => Some(place.insert(Arc::clone(grant))),
+        };
+        // Ended before anybody else can come: between the two moments both would be believed in.
+        let untrue = untrue.map(|untrue| (plan.end(&untrue, Loss::TakenAway), untrue));
+        let early = plan.is_early();
+        drop(plan);
+        if let Some((news, untrue)) = untrue {
+            self.desk.tell_lost(&untrue, Loss::TakenAway, news);
+        }
         self.attend(early);
     }
 
     /// Stops looking after a grant; answers that are still on their way will be ignored.
     pub(crate) fn dismiss(&self, grant: &Grant) {
-        if let Some(id) = grant.kept.get() {
-            self.desk.plan().book.dismiss(id);
+        self.desk.plan().dismiss(grant);
+    }
+
+    /// The grant of `key` that this engine believes in, if `which` says that it is the one.
+    fn held(&self, key: &Key, which: impl FnOnce(&Grant) -> bool) -> Option<Arc<Grant>> {
+        self.desk.plan().held.get(key).filter(|grant| which(grant)).map(Arc::clone)
+    }
+
+    /// Whether this engine believes that it holds `key`.
+    pub(crate) fn holds(&self, key: &Key) -> bool {
+        self.desk.plan().held.contains_key(key)
+    }
+
+    /// Somebody takes that grant from its holder, through this very engine: the holder is told before it happens.
+    pub(crate) fn revoke(&self, key: &Key, which: impl FnOnce(&Grant) -> bool) {
+        if let Some(grant) = self.held(key, which) {
+            self.lose(&grant, Loss::TakenAway);
         }
     }
 
@@ -109,7 +149,6 @@ impl Keeper {
 
     /// The holder heard from the store that the lock is gone.
     pub(crate) fn lose(&self, grant: &Grant, loss: Loss) {
-        self.dismiss(grant);
         self.desk.lose(grant, loss);
     }
 
@@ -118,11 +157,7 @@ impl Keeper {
         let attended = &self.desk.attended;
         // Nearly always it is: then looking is enough.
         if !attended.load(Ordering::Acquire) && !attended.swap(true, Ordering::AcqRel) {
-            match Handle::try_current() {
-                Ok(runtime) => self.desk.keep_in(&runtime),
-                // Without a runtime nothing is renewed; deadlines are still honoured by those who read them.
-                Err(_) => attended.store(false, Ordering::Release),
-            }
+            self.desk.keep();
         } else if early {
             self.desk.wake.notify_one();
         }
@@ -135,25 +170,16 @@ impl Drop for Keeper {
     }
 }
 
-/// Marks the desk as unattended however the task ends, also when its runtime is shut down, even before it began. Locks
-/// that are still held, by users of another runtime, are then kept from there.
+/// Marks the desk as unattended however the task ends, also when the runtime of a test is shut down: the next grant
+/// starts another. Deadlines are honoured without it, by those who read them.
 struct Attendance {
     desk: Weak<Desk>,
-    runtime: Id,
 }
 
 impl Drop for Attendance {
     fn drop(&mut self) {
-        let Some(desk) = self.desk.upgrade() else { return };
-        desk.attended.store(false, Ordering::Release);
-        desk.runtimes.forget(self.runtime);
-        // Asked first: a runtime that has ended too drops the task at once, which comes here again.
-        let needed = desk.plan().book.next_wake().is_some();
-        if needed
-            && let Some(runtime) = desk.runtimes.latest()
-            && !desk.attended.swap(true, Ordering::AcqRel)
-        {
-            desk.keep_in(&runtime);
+        if let Some(desk) = self.desk.upgrade() {
+            desk.attended.store(false, Ordering::Release);
         }
     }
 }
@@ -168,13 +194,14 @@ async fn keep(attendance: Attendance, wake: Arc<Notify>) {
         for (grant, loss) in due.lost {
             desk.lose(&grant, loss);
         }
-        // A lock that was handed to somebody who does not come for it ends with its lease.
-        let (taken, untaken): (Vec<_>, Vec<_>) =
-            due.renew.into_iter().partition(|(_, grant)| grant.is_taken());
-        for (id, _) in untaken {
+        // A lock that was handed to somebody who does not come for it ends with its lease. One that moves to another
+        // secret is not to be found under this one.
+        let (wanted, unwanted): (Vec<_>, Vec<_>) =
+            due.renew.into_iter().partition(|(_, grant)| grant.is_taken() && !grant.is_leaving());
+        for (id, _) in unwanted {
             desk.plan().book.answered(id, Answer::Failed, now, fastrand::f64());
         }
-        let mut renew = taken.into_iter().peekable();
+        let mut renew = wanted.into_iter().peekable();
         while renew.peek().is_some() {
             let batch: Vec<_> = renew.by_ref().take(desk.max_batch).collect();
             // Each batch on its own: a slow store must not delay the news of a loss.
@@ -202,9 +229,26 @@ struct Renewing {
 
 impl Renewing {
     fn answered(&mut self, answers: impl IntoIterator<Item = Result<Extension, LockError>>) {
-        for ((id, grant), answer) in std::mem::take(&mut self.batch).into_iter().zip(answers) {
-            self.desk.answered(id, &grant, answer, self.sent_at);
+        let batch = std::mem::take(&mut self.batch);
+        // All leases first: whoever listens may take its time, and that must not cost the others theirs.
+        let told: Vec<_> = batch
+            .into_iter()
+            .zip(answers)
+            .map(|((id, grant), answer)| {
+                let lost = self.desk.take_in(id, &grant, &answer, self.sent_at);
+                (grant, answer, lost)
+            })
+            .collect();
+        for (_, _, lost) in &told {
+            if let Some((grant, loss)) = lost {
+                self.desk.lose(grant, *loss);
+            }
         }
+        self.desk.events.aside(|| {
+            for (grant, answer, _) in &told {
+                self.desk.tell(grant, answer);
+            }
+        });
     }
 }
 
@@ -255,10 +299,10 @@ fn same_for_all(error: &LockError, count: usize) -> Vec<Result<Extension, LockEr
 }
 
 impl Desk {
-    /// Starts the task in `runtime`. Whoever calls this has marked the desk as attended.
-    fn keep_in(self: &Arc<Self>, runtime: &Handle) {
-        let attendance = Attendance { desk: Arc::downgrade(self), runtime: runtime.id() };
-        drop(runtime.spawn(keep(attendance, Arc::clone(&self.wake))));
+    /// Starts the task. Whoever calls this has marked the desk as attended.
+    fn keep(self: &Arc<Self>) {
+        let attendance = Attendance { desk: Arc::downgrade(self) };
+        drop(self.home.spawn(keep(attendance, Arc::clone(&self.wake))));
     }
 
     fn plan(&self) -> MutexGuard<'_, Plan> {
@@ -281,63 +325,96 @@ impl Desk {
         (due, plan.wakes_at)
     }
 
-    /// Changes the book; also says whether something is now due before the task means to look.
-    fn planning<T>(&self, change: impl FnOnce(&mut Book<Arc<Grant>>) -> T) -> (T, bool) {
-        let mut plan = self.plan();
-        let out = change(&mut plan.book);
-        let early = plan.book.next_wake().is_some_and(|next| next < plan.wakes_at);
-        (out, early)
-    }
-
-    fn answered(
+    /// Takes in what the store said of one lease. Returns the lock if it is lost by that.
+    fn take_in(
         &self,
         id: GrantId,
-        grant: &Arc<Grant>,
-        answer: Result<Extension, LockError>,
+        grant: &Grant,
+        answer: &Result<Extension, LockError>,
         sent_at: Moment,
-    ) {
+    ) -> Option<(Arc<Grant>, Loss)> {
         let answer = match answer {
             // Somebody else's fence means somebody else's lock, whatever the store calls it.
             Ok(Extension::Extended(lease)) if lease.fence == grant.fence => {
-                grant.extended(lease, sent_at);
-                tracing::trace!(key = %grant.key, fence = %grant.fence, outcome = "renewed", "renewed");
-                meter::renewal(self.events.store(), "renewed");
-                self.events.emit(EventKind::Renewed, &grant.key, Some(grant.fence), None);
+                grant.extended(*lease, sent_at);
                 Answer::Extended { valid_until: grant.valid_until(), sent_at }
+            }
+            // Perhaps its own holder has moved it meanwhile, which is no loss.
+            Ok(Extension::NotHeld) if grant.is_leaving() => Answer::Failed,
+            Ok(Extension::Extended(_) | Extension::NotHeld) => Answer::NotHeld,
+            Err(_) => Answer::Failed,
+        };
+        let (now, jitter) = (self.clock.now(), fastrand::f64());
+        let mut plan = self.plan();
+        let lost = plan.book.answered(id, answer, now, jitter);
+        // The next try after a failure comes sooner than the task expected.
+        let early = plan.is_early();
+        drop(plan);
+        if early {
+            self.wake.notify_one();
+        }
+        lost
+    }
+
+    /// Tells whoever wants to know what the store said of one lease.
+    fn tell(&self, grant: &Grant, answer: &Result<Extension, LockError>) {
+        let (key, fence) = (&grant.key, grant.fence);
+        match answer {
+            Ok(Extension::Extended(lease)) if lease.fence == fence => {
+                tracing::trace!(%key, %fence, outcome = "renewed", "renewed");
+                meter::renewal(self.events.store(), "renewed");
+                self.events.emit(EventKind::Renewed, key, Some(fence), None);
             }
             Ok(Extension::Extended(_) | Extension::NotHeld) => {
                 meter::renewal(self.events.store(), "lost");
-                Answer::NotHeld
             }
             Err(error) => {
                 meter::renewal(self.events.store(), "failed");
                 meter::store_error(self.events.store(), error.kind());
-                tracing::warn!(store = self.events.store(), key = %grant.key, fence = %grant.fence, %error, "a renewal failed; it is tried again until the lease ends");
-                self.events.emit(
-                    EventKind::RenewalFailed,
-                    &grant.key,
-                    Some(grant.fence),
-                    Some(&error),
-                );
-                Answer::Failed
+                tracing::warn!(store = self.events.store(), %key, %fence, %error, "a renewal failed; it is tried again until the lease ends");
+                self.events.emit(EventKind::RenewalFailed, key, Some(fence), Some(error));
             }
-        };
-        let (now, jitter) = (self.clock.now(), fastrand::f64());
-        let (lost, early) = self.planning(|book| book.answered(id, answer, now, jitter));
-        // The next try after a failure comes sooner than the task expected.
-        if early {
-            self.wake.notify_one();
-        }
-        if let Some((grant, loss)) = lost {
-            self.lose(&grant, loss);
         }
     }
 
     /// Tells the holder, and lets the next of this process ask the store.
     fn lose(&self, grant: &Grant, loss: Loss) {
-        if grant.end(loss.into()) {
+        let news = self.plan().end(grant, loss);
+        self.tell_lost(grant, loss, news);
+    }
+
+    fn tell_lost(&self, grant: &Grant, loss: Loss, news: bool) {
+        if news {
             self.events.ended(grant, self.clock.now(), Some(loss));
         }
         drop(grant.take_front());
+    }
+}
+
+impl Plan {
+    /// Whether something is due before the task means to look.
+    fn is_early(&self) -> bool {
+        self.book.next_wake().is_some_and(|next| next < self.wakes_at)
+    }
+
+    /// Ends a grant and strikes it out, in one: whoever finds none here may be sure that none is believed in. Returns
+    /// whether it had not ended before.
+    fn end(&mut self, grant: &Grant, loss: Loss) -> bool {
+        let news = grant.end(loss.into());
+        self.dismiss(grant);
+        news
+    }
+
+    /// Strikes a grant that has ended out, wherever it stands.
+    fn dismiss(&mut self, grant: &Grant) {
+        if let Some(id) = grant.kept.get() {
+            self.book.dismiss(id);
+        }
+        // Nearly always it is the one that stands there, so looking first would cost more.
+        if let Some(held) = self.held.remove(&grant.key)
+            && !std::ptr::eq(&raw const *held, grant)
+        {
+            self.held.insert(grant.key.clone(), held);
+        }
     }
 }

@@ -220,3 +220,32 @@ fn those_who_leave_take_their_memory_with_them() {
     drop(first);
     assert_eq!(queue.census(), (0, 0));
 }
+
+#[test]
+fn a_front_that_is_overdue_is_replaced_and_has_nothing_to_pass_on_any_more() {
+    let (queue, second) = (Queue::new(), Duration::from_secs(1));
+    let forgotten = front(&queue);
+    let (mut one, mut two) = (behind(&queue, 1), behind(&queue, 2));
+    let at = |seconds: u32| now().after(second * seconds);
+    let free = |_: &Key| false;
+    assert!(queue.patrol(at(0), second, free), "somebody waits");
+    assert!(turn(&mut one).is_none(), "whoever is at the front has a while");
+    forgotten.back_by(at(5));
+    queue.patrol(at(4), second, free);
+    assert!(turn(&mut one).is_none(), "it said when it would be back");
+    queue.patrol(at(6), second, |_| true);
+    assert!(turn(&mut one).is_none(), "it holds the lock");
+    queue.patrol(at(8), second, free);
+    let Some(Turn::Contend(next, Why::Vacant)) = turn(&mut one) else { panic!("not replaced") };
+    // The first one comes back: it finds nobody to hand over to, and does not call anybody.
+    assert!(!forgotten.has_waiters() && next.has_waiters());
+    forgotten.back_by(at(100));
+    drop(forgotten);
+    assert!(turn(&mut two).is_none());
+    drop(next);
+    let Some(Turn::Contend(second_next, _)) = turn(&mut two) else { panic!("not called") };
+    assert!(!queue.patrol(at(9), second, free), "nobody waits");
+    drop(second_next);
+    drop((one, two));
+    assert_eq!(queue.census(), (0, 0));
+}

@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use holdtight_core::{Liveness, LockError, Owner, RetryPolicy};
+use holdtight_core::{ErrorKind, Liveness, LockError, Owner, RetryPolicy};
 
 use super::background;
 use super::handle::{Held, LockHandle};
@@ -84,8 +84,8 @@ impl Acquire {
     /// Takes the lock, runs `work` on this thread, and gives the lock back, also if the work panics.
     ///
     /// # Errors
-    /// Those of acquiring; [`Lost`](crate::ErrorKind::Lost) if the lock was lost before the work ended: somebody else may
-    /// have worked at the same time. Work that ended before is `Ok`, whatever the release then says.
+    /// Those of acquiring; [`Lost`](crate::ErrorKind::Lost) if the lock was lost before the work ended, or the store says so
+    /// of the release: somebody else may have worked at the same time.
     pub fn run<T>(self, work: impl FnOnce(&Held) -> T) -> Result<T, LockError> {
         under(self.get()?, work)
     }
@@ -95,9 +95,14 @@ impl Acquire {
 fn under<T>(handle: LockHandle, work: impl FnOnce(&Held) -> T) -> Result<T, LockError> {
     let out = work(handle.held());
     handle.held().check()?;
-    // The work was done in time. That the lock could not be given back is logged where it happens.
-    let _ = handle.release();
+    done(handle.release())?;
     Ok(out)
+}
+
+/// What becomes of work whose lock was given back: it counts unless the lock had been lost. That it could not be given
+/// back for another reason is logged where it happens.
+pub(super) fn done(released: Result<(), LockError>) -> Result<(), LockError> {
+    released.or_else(|error| if error.kind() == ErrorKind::Lost { Err(error) } else { Ok(()) })
 }
 
 impl TryAcquire {

@@ -1,37 +1,13 @@
-//! The runtime behind the blocking face: one for the whole process, started by the first call and never stopped.
+//! How the blocking face waits: calls run in the [background](holdtight_core::background) runtime of the process.
 //!
 //! It is never the caller's: so blocking calls work inside and outside of async code, and what a dropped handle leaves
 //! to do is done although the caller's runtime has gone away.
 
 use std::future::Future;
-use std::sync::{OnceLock, mpsc};
+use std::sync::mpsc;
 
-use holdtight_core::LockError;
-use tokio::runtime::{Builder, Handle, Runtime};
-
-static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-
-fn runtime() -> Result<&'static Handle, LockError> {
-    if let Some(runtime) = RUNTIME.get() {
-        return Ok(runtime.handle());
-    }
-    let fresh = Builder::new_multi_thread()
-        .worker_threads(1)
-        .thread_name("holdtight")
-        .enable_all()
-        .build()
-        .map_err(|error| {
-            LockError::unavailable(
-                "no thread could be started for locks; the system is out of them",
-            )
-            .with_source(error)
-        })?;
-    // Another thread may have been quicker. An unused runtime is not to be dropped where it must not block.
-    if let Err(surplus) = RUNTIME.set(fresh) {
-        surplus.shutdown_background();
-    }
-    RUNTIME.get().map(Runtime::handle).ok_or_else(|| LockError::internal("the runtime vanished"))
-}
+use holdtight_core::{LockError, background};
+use tokio::runtime::Handle;
 
 /// Drives `future` to its end on the background runtime, while the calling thread waits.
 pub(super) fn wait<T, F>(future: F) -> Result<T, LockError>
@@ -39,7 +15,7 @@ where
     F: Future<Output = Result<T, LockError>> + Send + 'static,
     T: Send + 'static,
 {
-    let background = runtime()?;
+    let background = background()?;
     match Handle::try_current() {
         // No runtime here, so nothing can be starved, and a change of threads is saved.
         Err(error) if error.is_missing_context() => background.block_on(future),
@@ -64,17 +40,17 @@ where
 pub(super) fn inside<T>(action: impl FnOnce() -> T) -> T {
     // Late in the life of a thread there is no place left to note a runtime in; the lock then remembers it.
     let gone = Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed());
-    match RUNTIME.get() {
-        Some(runtime) if !gone => {
-            let _inside = runtime.enter();
+    match background() {
+        Ok(background) if !gone => {
+            let _inside = background.enter();
             action()
         }
         _ => action(),
     }
 }
 
-/// As [`inside`], starting the runtime if need be.
+/// As [`inside`], or an error if there is no such runtime.
 pub(super) fn started<T>(action: impl FnOnce() -> Result<T, LockError>) -> Result<T, LockError> {
-    runtime()?;
+    background()?;
     inside(action)
 }

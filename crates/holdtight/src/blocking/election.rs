@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use holdtight_core::{Fence, LockError, LockInfo, Loss};
 
+use super::acquire::done;
 use super::background;
 use super::handle::Held;
 
@@ -49,9 +50,7 @@ impl Election {
     /// What the store reports.
     pub fn campaign_within(&self, limit: Duration) -> Result<Option<Leadership>, LockError> {
         let election = self.0.clone();
-        let won = background::wait(async move {
-            tokio::time::timeout(limit, election.campaign()).await.ok().transpose()
-        })?;
+        let won = background::wait(async move { election.campaign_within(limit).await })?;
         Ok(won.map(Leadership::new))
     }
 
@@ -61,15 +60,22 @@ impl Election {
     /// Nobody can stop the work: it has to call [`check`](Held::check) before every side effect, and return when it
     /// fails. If the work ends while we lead, the post is given up.
     ///
+    /// A store that cannot be reached for a while is no reason to end: it goes on campaigning.
+    ///
     /// # Errors
-    /// What the store reports while campaigning.
+    /// What the store reports while campaigning, if it will not pass.
     pub fn lead<T>(&self, mut work: impl FnMut(&Held) -> T) -> Result<T, LockError> {
         loop {
-            let leadership = self.campaign()?;
+            let leadership = match self.campaign() {
+                Ok(leadership) => leadership,
+                Err(error) if error.kind().is_transient() => {
+                    std::thread::sleep(Duration::from_millis(500));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             let out = work(leadership.held());
-            if leadership.is_leader() {
-                // The work was done in time. That the post could not be given up is logged where it happens.
-                let _ = leadership.step_down();
+            if leadership.is_leader() && done(leadership.step_down()).is_ok() {
                 return Ok(out);
             }
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use holdtight_core::{Fence, Guarantees, Lease, LockError, LockInfo, LockToken};
 
-use super::acquire::{Acquire, AcquireAll, TryAcquire};
+use super::acquire::{Acquire, AcquireAll, TryAcquire, done};
 use super::background;
 use super::builder::Builder;
 use super::election::Election;
@@ -158,7 +158,7 @@ impl DistributedLock {
         let out = work(&turn.held);
         turn.held.check()?;
         // The work was done in time. If its period is cut short, the log says so.
-        turn.done();
+        done(turn.done())?;
         Ok(Some(out))
     }
 
@@ -297,10 +297,8 @@ impl Turn {
         Self { held: Held(inner.held()), inner: Some(inner) }
     }
 
-    fn done(mut self) {
-        if let Some(turn) = self.inner.take() {
-            let _ = background::wait(turn.done());
-        }
+    fn done(mut self) -> Result<(), LockError> {
+        self.inner.take().map_or(Ok(()), |turn| background::wait(turn.done()))
     }
 }
 

@@ -4,9 +4,9 @@ use std::future::{IntoFuture, poll_fn};
 use std::task::Poll;
 use std::time::Duration;
 
-use holdtight_core::{Fence, Key, LockError, Loss};
+use holdtight_core::{ErrorKind, Fence, Key, LockError, Loss};
 
-use super::acquire::AcquireAll;
+use super::acquire::{AcquireAll, done};
 use super::background;
 use super::handle::{Held, LockHandle};
 
@@ -34,14 +34,13 @@ impl AcquireAll {
     /// Takes all locks, runs `work` on this thread, and gives them back, also if the work panics.
     ///
     /// # Errors
-    /// Those of acquiring; [`Lost`](crate::ErrorKind::Lost) if any of them was lost before the work ended: somebody else
-    /// may have worked at the same time. Work that ended before is `Ok`, whatever the release then says.
+    /// Those of acquiring; [`Lost`](crate::ErrorKind::Lost) if any of them was lost before the work ended, or the store says
+    /// so of the release: somebody else may have worked at the same time.
     pub fn run<T>(self, work: impl FnOnce(&LockSet) -> T) -> Result<T, LockError> {
         let set = self.get()?;
         let out = work(&set);
         set.check()?;
-        // The work was done in time. That a lock could not be given back is logged where it happens.
-        let _ = set.release();
+        done(set.release())?;
         Ok(out)
     }
 }
@@ -110,9 +109,16 @@ impl LockSet {
     /// # Errors
     /// The first error of any; all are tried.
     pub fn release(self) -> Result<(), LockError> {
-        let mut outcome = Ok(());
+        let mut outcome: Result<(), LockError> = Ok(());
         for handle in self.handles {
-            outcome = outcome.and(handle.release());
+            let released = handle.release();
+            // A loss says more than a store that does not answer.
+            let lost = |done: &Result<(), LockError>| {
+                done.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost)
+            };
+            if outcome.is_ok() || (lost(&released) && !lost(&outcome)) {
+                outcome = released;
+            }
         }
         outcome
     }
