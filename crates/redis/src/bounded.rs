@@ -1,4 +1,8 @@
-//! A limit on the size of one answer, kept while its bytes arrive: the client library reads whatever a server sends.
+//! Limits on what a server may send, kept while its bytes arrive: the client library reads whatever comes.
+//!
+//! No answer is longer than a mebibyte. And nobody is told that a subscription has ended: we never ask for that, but a node
+//! whose slot moves away says so unasked, and the client library would take it for the answer to the oldest request, so
+//! that from then on every request got the answer of another.
 //!
 //! [`Gauge`] follows the protocol just far enough to know where an answer ends. What is in it is the parser's affair.
 
@@ -31,8 +35,15 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        Poll::Ready(self.gauge.pass(&buffer.filled()[before..]).map_err(|TooLong| {
-            io::Error::new(io::ErrorKind::InvalidData, "the server's answer is longer than 1 MiB")
+        Poll::Ready(self.gauge.pass(&buffer.filled()[before..]).map_err(|refused| match refused {
+            Refused::TooLong => io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the server's answer is longer than 1 MiB",
+            ),
+            Refused::OutOfStep => io::Error::new(
+                io::ErrorKind::ConnectionReset,
+                "the server ended a subscription, as when a slot moves to another node",
+            ),
         }))
     }
 }
@@ -55,9 +66,19 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
     }
 }
 
-/// An answer is, or says that it will be, longer than the limit.
+/// Why nothing more is read.
 #[derive(Debug, PartialEq, Eq)]
-struct TooLong;
+enum Refused {
+    /// An answer is, or says that it will be, longer than the limit.
+    TooLong,
+    /// Something came that the client would take for an answer.
+    OutOfStep,
+}
+
+use Refused::{OutOfStep, TooLong};
+
+/// What a server says unasked when it ends a subscription, perhaps with a letter before it that says of what kind.
+const ENDED: &[u8] = b"unsubscribe";
 
 /// How much of the current answer has come, and what must come before it ends.
 #[derive(Debug, Default)]
@@ -67,6 +88,8 @@ struct Gauge {
     /// Values that have not ended yet, as far as is known; none between two answers.
     open: u64,
     place: Place,
+    /// The next value says what kind of message was pushed.
+    pushed: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -78,11 +101,13 @@ enum Place {
     Line { kind: u8, number: u64, negative: bool },
     /// In a text of known length, its line end included.
     Text { left: usize },
+    /// At some byte of the text that says what kind of message was pushed.
+    Name { length: usize, at: usize },
 }
 
 impl Gauge {
     /// Takes in what came.
-    fn pass(&mut self, mut bytes: &[u8]) -> Result<(), TooLong> {
+    fn pass(&mut self, mut bytes: &[u8]) -> Result<(), Refused> {
         while let Some(&first) = bytes.first() {
             let mut taken = 1;
             self.place = match self.place {
@@ -108,6 +133,15 @@ impl Gauge {
                         Place::Text { left: left - taken }
                     }
                 }
+                Place::Name { length, at } => {
+                    let skipped = length - ENDED.len();
+                    let differs = at >= skipped && first != ENDED[at - skipped];
+                    match at + 1 {
+                        next if differs => Place::Text { left: length - next + 2 },
+                        next if next == length => return Err(OutOfStep),
+                        next => Place::Name { length, at: next },
+                    }
+                }
             };
             bytes = &bytes[taken..];
             self.length += taken as u64;
@@ -122,13 +156,22 @@ impl Gauge {
     }
 
     /// The line of a value has ended: what follows it.
-    fn line_ended(&mut self, kind: u8, number: u64, negative: bool) -> Result<Place, TooLong> {
+    fn line_ended(&mut self, kind: u8, number: u64, negative: bool) -> Result<Place, Refused> {
+        let pushed = std::mem::take(&mut self.pushed);
         let inside = match kind {
             b'$' | b'=' | b'!' if !negative => {
                 let length = usize::try_from(number).ok().filter(|_| number <= LIMIT);
-                return Ok(Place::Text { left: length.ok_or(TooLong)? + 2 });
+                let length = length.ok_or(TooLong)?;
+                if pushed && (ENDED.len()..=ENDED.len() + 1).contains(&length) {
+                    return Ok(Place::Name { length, at: 0 });
+                }
+                return Ok(Place::Text { left: length + 2 });
             }
-            b'*' | b'~' | b'>' => number,
+            b'>' => {
+                self.pushed = true;
+                number
+            }
+            b'*' | b'~' => number,
             b'%' => number.saturating_mul(2),
             // Attributes are pairs in front of a value.
             b'|' => number.saturating_mul(2).saturating_add(1),
@@ -152,7 +195,7 @@ mod tests {
     use super::*;
 
     /// Whether the gauge stands between two answers after `bytes`, given to it in pieces of `size`.
-    fn whole(bytes: &[u8], size: usize) -> Result<bool, TooLong> {
+    fn whole(bytes: &[u8], size: usize) -> Result<bool, Refused> {
         let mut gauge = Gauge::default();
         for piece in bytes.chunks(size) {
             gauge.pass(piece)?;
@@ -216,6 +259,33 @@ mod tests {
         let texts =
             format!("*2\r\n${0}\r\n{1}\r\n${0}\r\n{1}\r\n", limit / 2, "x".repeat(limit / 2));
         assert_eq!(whole(texts.as_bytes(), 1000), Err(TooLong), "parts count together");
+    }
+
+    #[test]
+    fn the_end_of_a_subscription_is_noticed_however_it_is_cut() {
+        for kind in ["unsubscribe", "sunsubscribe", "punsubscribe"] {
+            let push = format!(">3\r\n${}\r\n{kind}\r\n$1\r\nc\r\n:0\r\n", kind.len());
+            let all = ["+OK\r\n", &push, "+OK\r\n"].concat();
+            for size in 1..all.len() {
+                assert_eq!(whole(all.as_bytes(), size), Err(OutOfStep), "{kind} by {size}");
+            }
+            // As an answer, or anywhere else, it is a text like any other.
+            let text = format!("${}\r\n{kind}\r\n", kind.len());
+            for innocent in [
+                text.clone(),
+                format!("*1\r\n{text}"),
+                format!(">2\r\n$7\r\nmessage\r\n{text}"),
+                format!(">0\r\n:1\r\n{text}"),
+            ] {
+                assert_eq!(whole(innocent.as_bytes(), 4), Ok(true), "{innocent:?}");
+            }
+        }
+        for other in ["subscribe", "ssubscribe", "xunsubscribf", "unsubscribf", "unsubscribed"] {
+            let push = format!(">1\r\n${}\r\n{other}\r\n", other.len());
+            for size in 1..push.len() {
+                assert_eq!(whole(push.as_bytes(), size), Ok(true), "{other} by {size}");
+            }
+        }
     }
 
     proptest! {

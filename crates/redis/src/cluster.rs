@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use holdtight_core::LockError;
-use redis::{Cmd, ConnectionAddr, Pipeline, Value};
+use holdtight_core::{LockError, spawn_lasting};
+use redis::{Cmd, ConnectionAddr, Pipeline, RedisError, Value};
 
 use crate::config::RedisConfig;
 use crate::connection::{Fault, Link, Target};
@@ -38,10 +38,42 @@ pub(crate) struct Cluster {
 /// Who serves what, as one node told it.
 #[derive(Debug, Default)]
 struct Map {
-    /// `host:port` of all nodes.
-    nodes: Vec<(String, ConnectionAddr)>,
+    nodes: Vec<Node>,
     /// For each slot the place of its primary in `nodes`.
     owners: Vec<Option<u16>>,
+}
+
+/// One node.
+#[derive(Clone, Debug)]
+struct Node {
+    /// `host:port`.
+    name: String,
+    address: ConnectionAddr,
+    /// The same with the name of the host, if the cluster knows one.
+    alias: Option<String>,
+}
+
+impl Map {
+    fn owner(&self, slot: u16) -> Option<&Node> {
+        let place = self.owners.get(usize::from(slot)).copied().flatten()?;
+        self.nodes.get(usize::from(place))
+    }
+
+    /// The node that a redirection calls `address`. Nodes that do not tell a host mean that of the one who was asked.
+    fn find(&self, address: &str, asked: Option<&str>) -> Option<&Node> {
+        let whole = match (address.strip_prefix('?').unwrap_or(address), asked) {
+            (port, Some(host)) if port.starts_with(':') => format!("{host}{port}"),
+            (whole, _) => whole.to_owned(),
+        };
+        let is_it = |node: &&Node| node.name == whole || node.alias.as_ref() == Some(&whole);
+        self.nodes.iter().find(is_it)
+    }
+
+    /// Whether some slot has another owner than in `before`.
+    fn differs(&self, before: &Self) -> bool {
+        let name = |map: &Self, slot| map.owner(slot).map(|node| node.name.clone());
+        (0..16384).any(|slot| name(self, slot) != name(before, slot))
+    }
 }
 
 /// What is sent: one command, or several at once.
@@ -88,15 +120,13 @@ impl Cluster {
                         self.stale.store(true, Ordering::Release);
                         let moved = self.owner(slot).await.map_err(Fault::Unsent)?;
                         // A node that lags behind in the news of the cluster: the answer itself says where to go.
-                        link = match error.redirect_node().and_then(|(node, _)| self.known(node)) {
+                        link = match self.named(&error, &link) {
                             Some(named) if Arc::ptr_eq(&moved, &link) => named,
                             _ => moved,
                         };
                     }
                     Some("ASK") => {
-                        let Some(importing) =
-                            error.redirect_node().and_then(|(node, _)| self.known(node))
-                        else {
+                        let Some(importing) = self.named(&error, &link) else {
                             self.stale.store(true, Ordering::Release);
                             return Err(unserved());
                         };
@@ -126,7 +156,37 @@ impl Cluster {
         slot: u16,
         channel: &str,
     ) -> Result<bool, LockError> {
-        self.owner(slot).await?.listen_to_shard(channel).await
+        let mut last = None;
+        for _ in 0..REDIRECTIONS {
+            let link = self.owner(slot).await?;
+            if last.as_ref().is_some_and(|(tried, _)| Arc::ptr_eq(tried, &link)) {
+                break;
+            }
+            match link.listen_to_shard(channel).await {
+                Err(fault) if fault.is_elsewhere() => {
+                    self.stale.store(true, Ordering::Release);
+                    last = Some((link, fault));
+                }
+                answer => return answer.map_err(Fault::explain),
+            }
+        }
+        Err(match last {
+            Some((_, Fault::Unsent(error))) => error,
+            _ => unserved().explain(),
+        })
+    }
+
+    /// Whether messages of the shard that serves `slot`, as far as is known here, arrive now.
+    pub(crate) fn hears(&self, slot: u16, channel: &str) -> bool {
+        let map = self.current();
+        map.owner(slot).is_some_and(|node| self.link(node).hears_shard(channel))
+    }
+
+    /// Closes the connection to the node that serves `slot`.
+    pub(crate) fn distrust(&self, slot: u16) {
+        if let Some(node) = self.current().owner(slot) {
+            self.link(node).distrust();
+        }
     }
 
     /// The connections to all primaries.
@@ -138,32 +198,31 @@ impl Cluster {
         places.dedup();
         Ok(places
             .into_iter()
-            .filter_map(|place| self.link(map.nodes.get(usize::from(place))?))
+            .filter_map(|place| map.nodes.get(usize::from(place)))
+            .map(|node| self.link(node))
             .collect())
     }
 
     async fn owner(self: &Arc<Self>, slot: u16) -> Result<Arc<Link>, LockError> {
         let map = self.map().await?;
-        let place = map.owners.get(usize::from(slot)).copied().flatten();
-        place.and_then(|place| self.link(map.nodes.get(usize::from(place))?)).ok_or_else(|| {
+        map.owner(slot).map(|node| self.link(node)).ok_or_else(|| {
             self.stale.store(true, Ordering::Release);
             LockError::unavailable("no node of the Redis Cluster serves this key right now")
         })
     }
 
-    /// The connection to a node that the cluster lists.
-    fn known(&self, address: &str) -> Option<Arc<Link>> {
-        let map = self.current();
-        self.link(map.nodes.iter().find(|(name, _)| name == address)?)
+    /// The connection to the node that a redirection names, if the cluster lists it.
+    fn named(&self, error: &RedisError, asked: &Link) -> Option<Arc<Link>> {
+        let (address, _) = error.redirect_node()?;
+        self.current().find(address, asked.host()).map(|node| self.link(node))
     }
 
-    #[expect(clippy::unnecessary_wraps, reason = "reads better where a node may be missing")]
-    fn link(&self, (name, address): &(String, ConnectionAddr)) -> Option<Arc<Link>> {
+    fn link(&self, node: &Node) -> Arc<Link> {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(Arc::clone(links.entry(name.clone()).or_insert_with(|| {
-            let target = Target::Fixed(address.clone());
+        Arc::clone(links.entry(node.name.clone()).or_insert_with(|| {
+            let target = Target::Node(node.address.clone());
             Arc::new(Link::new(target, Arc::clone(&self.config), Arc::clone(&self.ears), None))
-        })))
+        }))
     }
 
     /// Who serves what; read anew if there is reason to doubt it.
@@ -173,7 +232,7 @@ impl Cluster {
         }
         // In a task of its own: a caller whose future is not polled must not keep the gate from all others.
         let cluster = Arc::clone(self);
-        tokio::spawn(async move { cluster.read_map().await }).await.unwrap_or_else(|error| {
+        spawn_lasting(async move { cluster.read_map().await }).await.unwrap_or_else(|error| {
             Err(LockError::unavailable("the map of the Redis Cluster could not be read")
                 .with_source(error))
         })
@@ -191,7 +250,11 @@ impl Cluster {
             return Ok(self.current());
         }
         let mut places = self.current().nodes.clone();
-        places.extend(self.seeds.iter().map(|seed| (seed.to_string(), seed.clone())));
+        places.extend(self.seeds.iter().map(|seed| Node {
+            name: seed.to_string(),
+            address: seed.clone(),
+            alias: None,
+        }));
         // Where the last map came from first, but not always the same node.
         let known = self.current().nodes.len();
         if known > 1 {
@@ -199,15 +262,21 @@ impl Cluster {
         }
         let mut last = None;
         for place in places {
-            let Some(link) = self.link(&place) else { continue };
-            match read(&link, &place.1).await {
+            match read(&self.link(&place), &place.address, self.config.tls).await {
                 Ok(map) => {
                     let map = Arc::new(map);
-                    *self.map.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&map);
+                    let before = std::mem::replace(
+                        &mut *self.map.lock().unwrap_or_else(PoisonError::into_inner),
+                        Arc::clone(&map),
+                    );
+                    // Whoever listens at a node that serves its slot no more has to listen at another.
+                    if !before.nodes.is_empty() && map.differs(&before) {
+                        self.ears.ring_all();
+                    }
                     self.links
                         .lock()
                         .unwrap_or_else(PoisonError::into_inner)
-                        .retain(|name, _| map.nodes.iter().any(|(node, _)| node == name));
+                        .retain(|name, _| map.nodes.iter().any(|node| node.name == *name));
                     self.stale.store(false, Ordering::Release);
                     self.reads.fetch_add(1, Ordering::AcqRel);
                     return Ok(map);
@@ -252,7 +321,7 @@ async fn send_to(link: &Arc<Link>, load: &Load<'_>, asking: bool) -> Result<Vec<
     }
 }
 
-async fn read(link: &Arc<Link>, asked: &ConnectionAddr) -> Result<Map, LockError> {
+async fn read(link: &Arc<Link>, asked: &ConnectionAddr, tls: bool) -> Result<Map, LockError> {
     let mut nodes = redis::cmd("CLUSTER");
     nodes.arg("NODES");
     let text = match link.send(&nodes).await.map_err(Fault::explain)? {
@@ -262,7 +331,7 @@ async fn read(link: &Arc<Link>, asked: &ConnectionAddr) -> Result<Map, LockError
         Value::VerbatimString { text, .. } if text.len() <= NODES_BYTES => text,
         _ => String::new(),
     };
-    parse(&text, asked).ok_or_else(|| {
+    parse(&text, asked, tls).ok_or_else(|| {
         LockError::unavailable(
             "a node of the Redis Cluster does not know the others; is it part of one?",
         )
@@ -270,7 +339,9 @@ async fn read(link: &Arc<Link>, asked: &ConnectionAddr) -> Result<Map, LockError
 }
 
 /// Reads the lines of `CLUSTER NODES`; `None` if they name no primary with a slot.
-fn parse(text: &str, asked: &ConnectionAddr) -> Option<Map> {
+///
+/// With TLS a node is reached by the name of its host, if it tells one: that is what stands in certificates.
+fn parse(text: &str, asked: &ConnectionAddr, tls: bool) -> Option<Map> {
     let mut map = Map { nodes: Vec::new(), owners: vec![None; SLOTS] };
     for line in text.lines() {
         let fields: Vec<&str> = line.split(' ').collect();
@@ -279,7 +350,10 @@ fn parse(text: &str, asked: &ConnectionAddr) -> Option<Map> {
         if ["fail", "noaddr", "handshake"].iter().any(|bad| flags.contains(bad)) {
             continue;
         }
-        let address = address.split_once('@').map_or(*address, |(address, _)| address);
+        // `ip:port@bus,hostname,field=value,…`; Redis before 7 ends at the port of the bus.
+        let (address, more) = address.split_once('@').unwrap_or((address, ""));
+        let hostname =
+            more.split(',').nth(1).filter(|name| !name.is_empty() && !name.contains('='));
         let Some((host, port)) = address.rsplit_once(':') else { continue };
         let Ok(port) = port.parse::<u16>() else { continue };
         // A node that does not know its own address yet is the one that was asked.
@@ -288,7 +362,12 @@ fn parse(text: &str, asked: &ConnectionAddr) -> Option<Map> {
             (host, _) => host,
         };
         let place = u16::try_from(map.nodes.len()).ok()?;
-        map.nodes.push((format!("{host}:{port}"), ConnectionAddr::Tcp(host.to_owned(), port)));
+        let reached = hostname.filter(|_| tls).unwrap_or(host);
+        map.nodes.push(Node {
+            name: format!("{host}:{port}"),
+            address: ConnectionAddr::Tcp(reached.to_owned(), port),
+            alias: hostname.map(|hostname| format!("{hostname}:{port}")),
+        });
         if !flags.contains(&"master") {
             continue;
         }
@@ -326,9 +405,9 @@ d 10.0.0.4:7004@17004 slave a 0 1 1 connected\n\
 e [::1]:7005@17005 master - 0 1 9 connected 16383\n\
 f :0@0 master,noaddr - 0 1 9 disconnected\n\
 junk\n";
-        let map = parse(text, &asked()).unwrap();
+        let map = parse(text, &asked(), false).unwrap();
         let name =
-            |slot: usize| map.owners[slot].map(|place| map.nodes[usize::from(place)].0.as_str());
+            |slot: usize| map.owners[slot].map(|place| map.nodes[usize::from(place)].name.as_str());
         assert_eq!(
             (name(0), name(5460), name(5461)),
             (Some("10.0.0.1:7001"), Some("10.0.0.1:7001"), Some("seed:7002"))
@@ -336,9 +415,19 @@ junk\n";
         assert_eq!((name(10922), name(10923)), (Some("seed:7002"), None));
         assert_eq!(name(16383), Some("[::1]:7005"));
         assert_eq!(map.nodes.len(), 4);
-        assert!(parse("", &asked()).is_none());
+        let found = |address, asked| map.find(address, asked).map(|node| node.name.as_str());
+        assert_eq!(found("host.example:7001", None), Some("10.0.0.1:7001"));
+        assert_eq!(found("10.0.0.1:7001", None), Some("10.0.0.1:7001"));
+        assert_eq!(found(":7004", Some("10.0.0.4")), Some("10.0.0.4:7004"), "no host is told");
+        assert_eq!(found("?:7004", Some("10.0.0.4")), Some("10.0.0.4:7004"));
+        assert_eq!((found("host.example:7002", None), found(":7004", None)), (None, None));
+        let by_name = parse(text, &asked(), true).unwrap();
+        assert_eq!(by_name.nodes[0].address.to_string(), "host.example:7001", "as in certificates");
+        assert_eq!(map.nodes[0].address.to_string(), "10.0.0.1:7001");
+        assert!(!map.differs(&by_name) && map.differs(&Map::default()));
+        assert!(parse("", &asked(), false).is_none());
         assert!(
-            parse("a 1.1.1.1:1@1 master - 0 0 0 connected 9-3 99999 0-99999 x-y", &asked())
+            parse("a 1.1.1.1:1@1 master - 0 0 0 connected 9-3 99999 0-99999 x-y", &asked(), false)
                 .is_none()
         );
     }
@@ -346,7 +435,7 @@ junk\n";
     proptest! {
         #[test]
         fn arbitrary_text_is_read_without_panic(text: String) {
-            let _ = parse(&text, &asked());
+            let _ = parse(&text, &asked(), true);
         }
     }
 }

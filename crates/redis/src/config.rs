@@ -53,17 +53,20 @@ pub(crate) struct Credentials {
 /// # Ok::<(), holdtight_core::LockError>(())
 /// ```
 #[derive(Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "independent settings, not states")]
 pub struct RedisConfig {
     pub(crate) topology: Topology,
     pub(crate) credentials: Credentials,
     pub(crate) sentinel_credentials: Credentials,
     pub(crate) database: i64,
     pub(crate) tls: bool,
-    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "read where there is TLS"))]
     pub(crate) tls_ca: Option<PathBuf>,
+    pub(crate) tls_cert: Option<PathBuf>,
+    pub(crate) tls_key: Option<PathBuf>,
     prefix: Option<String>,
     pub(crate) layout: Layout,
     pub(crate) wait_replicas: u32,
+    pub(crate) wait_aof: bool,
     pub(crate) timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) pubsub: bool,
@@ -81,9 +84,12 @@ impl RedisConfig {
             database: 0,
             tls: false,
             tls_ca: None,
+            tls_cert: None,
+            tls_key: None,
             prefix: None,
             layout: Layout::Native,
             wait_replicas: 0,
+            wait_aof: false,
             timeout: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(2),
             pubsub: true,
@@ -157,8 +163,17 @@ impl RedisConfig {
         if let Some(database) = database {
             config.database = number("the database", database)?;
         }
-        for (name, value) in &parts.options {
+        for (n, (name, value)) in parts.options.iter().enumerate() {
+            let twice = parts.options[..n].iter().any(|(before, _)| before == name);
+            if twice || name == "db" && database.is_some() {
+                return Err(invalid(
+                    "an option or the database is given twice; leave one of them out",
+                ));
+            }
             config = config.option(name, value)?;
+        }
+        if config.tls_cert.is_some() != config.tls_key.is_some() {
+            return Err(invalid("tls_cert and tls_key belong together; name both files"));
         }
         config.check()
     }
@@ -191,6 +206,7 @@ impl RedisConfig {
                 _ => return Err(invalid("layout is native, token or syncguard")),
             }),
             "wait_replicas" => Ok(self.wait_replicas(number("wait_replicas", value)?)),
+            "wait_aof" => Ok(self.wait_aof(switch("wait_aof", value)?)),
             "timeout" => self.timeout(span("timeout", value)?),
             "connect_timeout" => self.connect_timeout(span("connect_timeout", value)?),
             "pubsub" => Ok(self.pubsub(switch("pubsub", value)?)),
@@ -204,6 +220,8 @@ impl RedisConfig {
                 Self { database, ..self }.check()
             }
             "tls_ca" => Ok(Self { tls_ca: Some(PathBuf::from(value)), ..self }),
+            "tls_cert" => Ok(Self { tls_cert: Some(PathBuf::from(value)), ..self }),
+            "tls_key" => Ok(Self { tls_key: Some(PathBuf::from(value)), ..self }),
             "sentinel_user" => {
                 let mut config = self;
                 config.sentinel_credentials.user = Some(value.to_owned());
@@ -217,8 +235,8 @@ impl RedisConfig {
             // The name may be a mistyped password: it is not repeated unless it looks like a name.
             _ if name.len() <= 20 && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_') => {
                 Err(invalid(&format!(
-                    "there is no option {name:?}; there are prefix, layout, wait_replicas, timeout, connect_timeout, \
-                     pubsub, eviction, db, tls_ca, sentinel_user, sentinel_password"
+                    "there is no option {name:?}; there are prefix, layout, wait_replicas, wait_aof, timeout, \
+                     connect_timeout, pubsub, eviction, db, tls_ca, tls_cert, tls_key, sentinel_user, sentinel_password"
                 )))
             }
             _ => Err(invalid("an option has a name that no option has")),
@@ -248,6 +266,17 @@ impl RedisConfig {
     /// How many replicas must have a grant or an extension before it counts; none by default.
     pub fn wait_replicas(self, replicas: u32) -> Self {
         Self { wait_replicas: replicas, ..self }
+    }
+
+    /// Whether a grant or an extension counts only when the server has it in its append-only file on disk. Off by
+    /// default. Needs `WAITAOF`, which Redis 7.2 and Valkey have, and `appendonly yes`.
+    pub fn wait_aof(self, wait_aof: bool) -> Self {
+        Self { wait_aof, ..self }
+    }
+
+    /// Whether a step counts only when more than the server's memory has it.
+    pub(crate) fn waits(&self) -> bool {
+        self.wait_replicas > 0 || self.wait_aof
     }
 
     /// How long one request may take before its outcome counts as unknown; 2 s by default.
@@ -328,6 +357,12 @@ impl RedisConfig {
                 ));
             }
         }
+        if !self.tls && (self.tls_ca.is_some() || self.tls_cert.is_some() || self.tls_key.is_some())
+        {
+            return Err(invalid(
+                "tls_ca, tls_cert and tls_key need TLS; write rediss:// instead of redis://",
+            ));
+        }
         if self.tls && cfg!(not(feature = "tls")) {
             return Err(invalid("this program was built without TLS; enable the feature `tls`"));
         }
@@ -381,6 +416,7 @@ impl fmt::Debug for RedisConfig {
             .field("prefix", &self.effective_prefix())
             .field("layout", &self.layout)
             .field("wait_replicas", &self.wait_replicas)
+            .field("wait_aof", &self.wait_aof)
             .field("timeout", &self.timeout)
             .field("connect_timeout", &self.connect_timeout)
             .field("pubsub", &self.pubsub)
@@ -442,6 +478,8 @@ mod tests {
         assert_eq!(format!("{:?}", config.topology), "cluster a:6379,b:7001");
         assert_eq!((config.layout, config.wait_replicas), (Layout::Token, 2));
         assert!(!config.pubsub && config.allow_eviction);
+        let config = read("rediss://h?tls_ca=/ca&tls_cert=/c&prefix=p&tls_key=/k&wait_aof=1");
+        assert!(config.wait_aof && config.tls_cert.is_some() && config.tls_key.is_some());
         assert_eq!(read("redis://h?layout=syncguard").effective_prefix(), "syncguard");
     }
 
@@ -467,6 +505,16 @@ mod tests {
             "redis+cluster://h?prefix=a{b",
             "redis+cluster://h?prefix=a{}b",
             "redis+unix://h/sock",
+            "redis://h?tls_ca=/ca.pem",
+            "redis+unix:///sock?tls_ca=/ca.pem",
+            "redis+sentinel://h/svc?tls_cert=/c.pem&tls_key=/k.pem",
+            "redis+cluster://h?tls_ca=/ca.pem",
+            "rediss://h?tls_cert=/c.pem",
+            "rediss://h?tls_key=/k.pem",
+            "redis://h?timeout=1s&timeout=3s",
+            "redis://h/1?db=2",
+            "redis://h?db=1&db=1",
+            "redis://h?wait_aof=2",
         ] {
             let error = RedisConfig::from_url(url).unwrap_err();
             assert_eq!(error.kind(), holdtight_core::ErrorKind::InvalidConfig, "{url}: {error}");

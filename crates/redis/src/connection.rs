@@ -6,10 +6,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use holdtight_core::LockError;
+use holdtight_core::{LockError, spawn_lasting};
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Cmd, ConnectionAddr, Pipeline, PushInfo, PushKind, RedisError, Value,
@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::bounded::Bounded;
 use crate::config::{Credentials, RedisConfig};
-use crate::error::{Stage, Verdict, code, explain, verdict};
+use crate::error::{Stage, UNKNOWN, Verdict, code, explain, verdict};
 use crate::wake::Ears;
 
 /// After so many requests in a row without an answer the connection counts as cut.
@@ -30,11 +30,16 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// How many requests may wait for the socket before callers wait for each other.
 const BUFFER: usize = 4096;
 
+/// A connection that lived so long was a good one, whether or not anything was asked on it.
+const GOOD_AGE: Duration = Duration::from_secs(10);
+
 /// Which server a link leads to.
 #[derive(Clone)]
 pub(crate) enum Target {
     /// Always this one.
     Fixed(ConnectionAddr),
+    /// A node of a cluster, of whatever role.
+    Node(ConnectionAddr),
     /// The primary of a service, as its sentinels say at the moment of connecting.
     Primary { sentinels: Vec<ConnectionAddr>, service: String },
 }
@@ -53,6 +58,14 @@ impl Fault {
         matches!(self, Self::Sent(error) if code(error) == Some("NOSCRIPT"))
     }
 
+    /// Another node of the cluster has to be asked: this one refused, or is not there.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        match self {
+            Self::Unsent(_) => true,
+            Self::Sent(error) => code(error) == Some("MOVED"),
+        }
+    }
+
     pub(crate) fn explain(self) -> LockError {
         match self {
             Self::Unsent(error) => error,
@@ -69,28 +82,68 @@ pub(crate) struct Link {
     /// Where this store listens; `None` with pub/sub off.
     channel: Option<String>,
     /// Where it also listens, on a node of a cluster.
-    shards: Arc<Mutex<BTreeSet<String>>>,
+    shards: Mutex<BTreeSet<String>>,
     current: Mutex<Option<Arc<Wire>>>,
+    door: Arc<Door>,
+    /// It has been open before.
+    opened: AtomicBool,
+    /// Somebody is at it to open the connection again for those who listen.
+    mending: AtomicBool,
+    /// The link that listens for this one, and has to come along to another server.
+    listener: Option<Arc<Link>>,
+}
+
+/// The way to one server, shared by all links that lead there.
+#[derive(Default)]
+pub(crate) struct Door {
     /// Held while a connection is being opened: one at a time, whoever else comes shares the result.
-    gate: tokio::sync::Mutex<Trouble>,
+    gate: tokio::sync::Mutex<()>,
+    trouble: Mutex<Trouble>,
     tries: AtomicU32,
 }
 
-/// What failed the last time.
+/// What failed since the last good answer.
 #[derive(Default)]
 struct Trouble {
     in_a_row: u32,
-    last: Option<(Instant, LockError)>,
+    last: Option<Instant>,
+    /// Why the last try to open a connection failed, if it did.
+    error: Option<LockError>,
+}
+
+impl Door {
+    fn trouble(&self) -> MutexGuard<'_, Trouble> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn failed(&self, error: Option<LockError>) {
+        let mut trouble = self.trouble();
+        trouble.in_a_row = trouble.in_a_row.saturating_add(1);
+        (trouble.last, trouble.error) = (Some(Instant::now()), error);
+    }
 }
 
 /// An open connection.
 struct Wire {
     connection: MultiplexedConnection,
-    _driver: Driver,
-    broken: Arc<AtomicBool>,
-    silent: AtomicU32,
+    driver: Driver,
+    health: Arc<Health>,
+    address: ConnectionAddr,
     /// Whether the server let us subscribe.
     listening: bool,
+    /// The channels of shards that it is subscribed to.
+    shards: Mutex<BTreeSet<String>>,
+}
+
+/// What is known of an open connection.
+struct Health {
+    opened: Instant,
+    broken: AtomicBool,
+    /// It has given a good answer, so whatever broke it later, the server was there.
+    proven: AtomicBool,
+    /// Those who wait were told that messages may have been lost before it was opened.
+    told: AtomicBool,
+    silent: AtomicU32,
 }
 
 impl Link {
@@ -105,10 +158,30 @@ impl Link {
             config,
             ears,
             channel,
-            shards: Arc::default(),
+            shards: Mutex::default(),
             current: Mutex::default(),
-            gate: tokio::sync::Mutex::default(),
-            tries: AtomicU32::new(0),
+            door: Arc::default(),
+            opened: AtomicBool::new(false),
+            mending: AtomicBool::new(false),
+            listener: None,
+        }
+    }
+
+    /// Another link to the same server, that hears nothing itself.
+    pub(crate) fn beside(listener: &Arc<Self>) -> Self {
+        let (config, ears) = (Arc::clone(&listener.config), Arc::clone(&listener.ears));
+        Self {
+            door: Arc::clone(&listener.door),
+            listener: Some(Arc::clone(listener)),
+            ..Self::new(listener.target.clone(), config, ears, None)
+        }
+    }
+
+    /// The host that it leads to, if that is a node of a cluster.
+    pub(crate) fn host(&self) -> Option<&str> {
+        match &self.target {
+            Target::Node(ConnectionAddr::Tcp(host, _)) => Some(host),
+            _ => None,
         }
     }
 
@@ -136,59 +209,161 @@ impl Link {
     }
 
     /// Listens to a channel of this shard, now and after every reconnect; `false` if this user may not.
-    pub(crate) async fn listen_to_shard(
-        self: &Arc<Self>,
-        channel: &str,
-    ) -> Result<bool, LockError> {
-        let wire = self.wire().await?;
-        if self.shards().contains(channel) {
+    pub(crate) async fn listen_to_shard(self: &Arc<Self>, channel: &str) -> Result<bool, Fault> {
+        let wire = self.wire().await.map_err(Fault::Unsent)?;
+        if wire.hears(channel) {
             return Ok(true);
         }
         let answer = wire.connection.clone().send_packed_command(&ssubscribe(channel)).await;
         match self.judge(&wire, answer.and_then(Value::extract_error)) {
             Ok(_) => {
-                self.shards().insert(channel.to_owned());
+                lock_shards(&wire.shards).insert(channel.to_owned());
+                lock_shards(&self.shards).insert(channel.to_owned());
                 Ok(true)
             }
             // No right, or a server that has no shards: waiters poll.
-            Err(Fault::Sent(error)) if matches!(code(&error), Some("NOPERM" | "ERR")) => Ok(false),
-            Err(fault) => Err(fault.explain()),
+            Err(Fault::Sent(error)) if matches!(code(&error), Some("NOPERM" | "ERR" | UNKNOWN)) => {
+                Ok(false)
+            }
+            Err(fault) => Err(fault),
         }
     }
 
-    fn shards(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        lock_shards(&self.shards)
+    /// Whether messages on the channel of a shard arrive now.
+    pub(crate) fn hears_shard(&self, channel: &str) -> bool {
+        self.open_wire().is_some_and(|wire| wire.hears(channel))
     }
 
-    fn judge<T>(&self, wire: &Arc<Wire>, answer: Result<T, RedisError>) -> Result<T, Fault> {
+    fn judge<T>(
+        self: &Arc<Self>,
+        wire: &Arc<Wire>,
+        answer: Result<T, RedisError>,
+    ) -> Result<T, Fault> {
         let verdict = match &answer {
             Ok(_) => Verdict::Alive,
             Err(error) => verdict(error),
         };
+        let health = &wire.health;
         match verdict {
-            Verdict::Alive => wire.silent.store(0, Ordering::Relaxed),
-            Verdict::Silent if wire.silent.fetch_add(1, Ordering::Relaxed) + 1 < SILENCE => {}
+            Verdict::Alive => {
+                health.silent.store(0, Ordering::Relaxed);
+                if !health.proven.load(Ordering::Relaxed) {
+                    self.prove(health);
+                }
+            }
+            Verdict::Silent if health.silent.fetch_add(1, Ordering::Relaxed) + 1 < SILENCE => {
+                self.suspect(wire);
+            }
             // The client keeps a cut connection for ever: it must be thrown away from here.
-            Verdict::Silent | Verdict::Broken => self.discard(wire),
+            Verdict::Silent => self.cut(wire),
+            Verdict::Broken => self.discard(health),
         }
         answer.map_err(Fault::Sent)
     }
 
-    fn discard(&self, wire: &Arc<Wire>) {
-        if wire.broken.swap(true, Ordering::AcqRel) {
+    /// The first good answer of a connection: the trouble is over.
+    fn prove(&self, health: &Health) {
+        if !health.proven.swap(true, Ordering::Relaxed) {
+            *self.door.trouble() = Trouble::default();
+            self.tell(health);
+        }
+    }
+
+    /// Releases between the last connection and this one were announced to nobody.
+    fn tell(&self, health: &Health) {
+        if self.is_listener() && !health.told.swap(true, Ordering::Relaxed) {
+            self.ears.ring_all();
+        }
+    }
+
+    fn is_listener(&self) -> bool {
+        self.channel.is_some() || !lock_shards(&self.shards).is_empty()
+    }
+
+    /// A connection that is out of step: what comes on it next may be anybody's answer.
+    pub(crate) fn distrust(self: &Arc<Self>) {
+        if let Some(wire) = self.open_wire() {
+            self.cut(&wire);
+        }
+    }
+
+    /// Closes a connection at once: whoever still waits for an answer on it would wait in vain.
+    fn cut(self: &Arc<Self>, wire: &Wire) {
+        self.discard(&wire.health);
+        wire.driver.0.abort();
+    }
+
+    fn discard(self: &Arc<Self>, health: &Arc<Health>) {
+        if health.broken.swap(true, Ordering::AcqRel) {
             return;
         }
+        // A server that lets everybody in and serves nobody, such as a replica, is no better than one that is not
+        // there: the pauses before the next try grow.
+        if !health.proven.load(Ordering::Relaxed) && health.opened.elapsed() < GOOD_AGE {
+            self.door.failed(None);
+        }
+        self.forget(health);
+    }
+
+    /// The steps go to a server of which nobody knows whether it is the same: this link has to follow.
+    fn follow(self: &Arc<Self>) {
+        if let Some(wire) = self.open_wire() {
+            wire.health.broken.store(true, Ordering::Release);
+            self.forget(&wire.health);
+        }
+    }
+
+    fn forget(self: &Arc<Self>, health: &Arc<Health>) {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.as_ref().is_some_and(|now| Arc::ptr_eq(now, wire)) {
+        if current.as_ref().is_some_and(|now| Arc::ptr_eq(&now.health, health)) {
             *current = None;
         }
         drop(current);
-        self.ears.ring_all();
+        self.mend();
+    }
+
+    /// Opens the connection again, if it is closed, without being asked: as long as somebody waits for messages.
+    pub(crate) fn mend(self: &Arc<Self>) {
+        if !self.is_listener() || self.ears.is_quiet() || self.open_wire().is_some() {
+            return;
+        }
+        if self.mending.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mending = Mending(Arc::downgrade(self));
+        spawn_lasting(async move {
+            while let Some(link) = mending.0.upgrade().filter(|link| !link.ears.is_quiet()) {
+                if let Ok(wire) = link.reopen().await {
+                    link.tell(&wire.health);
+                    break;
+                }
+            }
+            let link = mending.0.upgrade();
+            drop(mending);
+            // It may have broken again before the flag fell, and whoever saw that relied on this task.
+            if let Some(link) = link {
+                link.mend();
+            }
+        });
+    }
+
+    /// Asks the sentinels whether a server that is silent is still the primary; if not, it is left at once.
+    fn suspect(self: &Arc<Self>, wire: &Arc<Wire>) {
+        let Target::Primary { .. } = self.target else { return };
+        let (link, wire) = (Arc::clone(self), Arc::clone(wire));
+        spawn_lasting(async move {
+            let Target::Primary { sentinels, service } = &link.target else { return };
+            let named = crate::sentinel::named(sentinels, service, &link.config).await;
+            if named.is_ok_and(|named| named.first().is_some_and(|now| *now != wire.address)) {
+                tracing::info!("the sentinels name another primary than the one that is silent");
+                link.cut(&wire);
+            }
+        });
     }
 
     fn open_wire(&self) -> Option<Arc<Wire>> {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        current.as_ref().filter(|wire| !wire.broken.load(Ordering::Acquire)).map(Arc::clone)
+        current.as_ref().filter(|wire| !wire.health.broken.load(Ordering::Acquire)).map(Arc::clone)
     }
 
     /// The connection, opened first if need be.
@@ -198,71 +373,87 @@ impl Link {
         }
         // In a task of its own: a caller whose future is not polled must not keep the gate from all others.
         let link = Arc::clone(self);
-        tokio::spawn(async move { link.reopen().await }).await.unwrap_or_else(|error| {
+        spawn_lasting(async move { link.reopen().await }).await.unwrap_or_else(|error| {
             Err(LockError::unavailable("the connection to Redis could not be opened")
                 .with_source(error))
         })
     }
 
-    async fn reopen(&self) -> Result<Arc<Wire>, LockError> {
-        let before = self.tries.load(Ordering::Acquire);
-        let mut trouble = self.gate.lock().await;
+    async fn reopen(self: &Arc<Self>) -> Result<Arc<Wire>, LockError> {
+        let door = &self.door;
+        let before = door.tries.load(Ordering::Acquire);
+        let _one = door.gate.lock().await;
         if let Some(wire) = self.open_wire() {
             return Ok(wire);
         }
-        // Whoever waited while another one tried shares its failure instead of trying once more.
-        if self.tries.load(Ordering::Acquire) != before
-            && let Some((_, error)) = &trouble.last
-        {
-            return Err(error.duplicate());
-        }
-        if let Some((at, _)) = trouble.last {
-            sleep_until(at + pause(trouble.in_a_row)).await;
+        let wait_until = {
+            let trouble = door.trouble();
+            // Whoever waited while another one tried shares its failure instead of trying once more.
+            if door.tries.load(Ordering::Acquire) != before
+                && let Some(error) = &trouble.error
+            {
+                return Err(error.duplicate());
+            }
+            trouble.last.map(|at| at + pause(trouble.in_a_row))
+        };
+        if let Some(moment) = wait_until {
+            sleep_until(moment).await;
         }
         let opened = self.open().await;
-        self.tries.fetch_add(1, Ordering::AcqRel);
+        door.tries.fetch_add(1, Ordering::AcqRel);
         match opened {
             Ok(wire) => {
                 let wire = Arc::new(wire);
-                *trouble = Trouble::default();
+                // How often it failed is forgotten with the first good answer.
+                door.trouble().error = None;
                 *self.current.lock().unwrap_or_else(PoisonError::into_inner) =
                     Some(Arc::clone(&wire));
-                // Releases between the old connection and this one were announced to nobody.
-                self.ears.ring_all();
+                if self.opened.swap(true, Ordering::AcqRel)
+                    && let Some(listener) = &self.listener
+                {
+                    listener.follow();
+                }
                 Ok(wire)
             }
             Err(error) => {
-                trouble.in_a_row = trouble.in_a_row.saturating_add(1);
-                trouble.last = Some((Instant::now(), error.duplicate()));
+                door.failed(Some(error.duplicate()));
                 Err(error)
             }
         }
     }
 
-    async fn open(&self) -> Result<Wire, LockError> {
-        let address = match &self.target {
-            Target::Fixed(address) => address.clone(),
-            Target::Primary { sentinels, service } => {
-                crate::sentinel::primary(sentinels, service, &self.config).await?
-            }
+    async fn open(self: &Arc<Self>) -> Result<Wire, LockError> {
+        let (sentinels, service) = match &self.target {
+            Target::Fixed(address) | Target::Node(address) => return self.dial(address).await,
+            Target::Primary { sentinels, service } => (sentinels, service),
         };
-        let broken = Arc::new(AtomicBool::new(false));
-        let (ears, dead) = (Arc::downgrade(&self.ears), Arc::downgrade(&broken));
-        let shards = Arc::downgrade(&self.shards);
+        // A sentinel may be behind the others: what it names must answer, and as a primary.
+        let mut last = None;
+        for address in crate::sentinel::named(sentinels, service, &self.config).await? {
+            match self.dial(&address).await {
+                Ok(wire) => return Ok(wire),
+                Err(error) => last = last.or(Some(error)),
+            }
+        }
+        Err(last.unwrap_or_else(|| LockError::unavailable("no sentinel names a primary")))
+    }
+
+    async fn dial(self: &Arc<Self>, address: &ConnectionAddr) -> Result<Wire, LockError> {
+        let health = Arc::new(Health {
+            opened: Instant::now(),
+            broken: AtomicBool::new(false),
+            proven: AtomicBool::new(false),
+            told: AtomicBool::new(false),
+            silent: AtomicU32::new(0),
+        });
+        let (link, known) = (Arc::downgrade(self), Arc::downgrade(&health));
         let hear = move |push: PushInfo| {
-            // The shard has moved away: if it comes back, it must be subscribed to again.
-            if push.kind == PushKind::SUnsubscribe
-                && let (Some(shards), Some(Value::BulkString(channel))) =
-                    (shards.upgrade(), push.data.first())
-            {
-                lock_shards(&shards).remove(&*String::from_utf8_lossy(channel));
+            let link = link.upgrade().ok_or(())?;
+            match known.upgrade() {
+                Some(health) if push.kind == PushKind::Disconnection => link.discard(&health),
+                _ => link.ears.hear(&push),
             }
-            if push.kind == PushKind::Disconnection
-                && let Some(dead) = dead.upgrade()
-            {
-                dead.store(true, Ordering::Release);
-            }
-            ears.upgrade().map(|ears| ears.hear(&push)).ok_or(())
+            Ok::<(), ()>(())
         };
         let settings = AsyncConnectionConfig::new()
             .set_response_timeout(Some(self.config.timeout))
@@ -271,15 +462,20 @@ impl Link {
         let opening = async {
             let config = &self.config;
             let (mut connection, driver) =
-                connect(&address, &config.credentials, config.database, config, settings).await?;
-            if let Target::Primary { .. } = self.target {
-                crate::sentinel::check_role(&mut connection).await?;
+                connect(address, &config.credentials, config.database, config, settings).await?;
+            match self.target {
+                Target::Primary { .. } => crate::sentinel::check_role(&mut connection).await?,
+                // The first time whoever connects looks at more than the role, and says so.
+                Target::Fixed(_) if self.opened.load(Ordering::Acquire) => {
+                    refuse_replica(&mut connection).await?;
+                }
+                Target::Fixed(_) | Target::Node(_) => {}
             }
             let mut listening = false;
             if let Some(channel) = &self.channel {
                 match connection.subscribe(channel).await {
                     Ok(()) => listening = true,
-                    Err(error) if code(&error) == Some("NOPERM") => {
+                    Err(error) if matches!(code(&error), Some("NOPERM" | UNKNOWN)) => {
                         tracing::warn!("this Redis user may not subscribe; waiters will poll");
                     }
                     Err(error) => return Err(error),
@@ -287,8 +483,8 @@ impl Link {
             }
             // A shard that has moved away since is not ours to listen to any more.
             // All at once, because there may be thousands, and a round trip for each would take too long.
-            let shards: Vec<String> = self.shards().iter().cloned().collect();
-            let asked = shards.into_iter().map(|channel| {
+            let mut shards = lock_shards(&self.shards).clone();
+            let asked = shards.clone().into_iter().map(|channel| {
                 let mut connection = connection.clone();
                 async move {
                     let answer = connection.send_packed_command(&ssubscribe(&channel)).await?;
@@ -297,22 +493,53 @@ impl Link {
             });
             for subscribed in futures_util::future::try_join_all(asked).await? {
                 if let (channel, false) = subscribed {
-                    self.shards().remove(&channel);
+                    shards.remove(&channel);
+                    lock_shards(&self.shards).remove(&channel);
                 }
             }
-            Ok::<_, RedisError>((connection, driver, listening))
+            Ok::<_, RedisError>((connection, driver, listening, shards))
         };
-        let (connection, driver, listening) = match timeout(self.config.connect_timeout, opening)
-            .await
-        {
+        let opened = timeout(self.config.connect_timeout, opening).await;
+        let (connection, driver, listening, shards) = match opened {
             Ok(opened) => opened.map_err(|error| explain(&error, Stage::Connecting))?,
             Err(_) => {
                 return Err(LockError::unavailable(
-                    "Redis did not answer in time while connecting; it may be frozen or cut off",
+                    "Redis did not answer in time while connecting; it may be frozen or cut off, or speak TLS where \
+                     the store URL does not say so, or the other way round",
                 ));
             }
         };
-        Ok(Wire { connection, _driver: driver, broken, silent: AtomicU32::new(0), listening })
+        let (address, shards) = (address.clone(), Mutex::new(shards));
+        Ok(Wire { connection, driver, health, address, listening, shards })
+    }
+}
+
+/// The one who opens a connection again; whatever becomes of its task, another may do it after it.
+struct Mending(Weak<Link>);
+
+impl Drop for Mending {
+    fn drop(&mut self) {
+        if let Some(link) = self.0.upgrade() {
+            link.mending.store(false, Ordering::Release);
+        }
+    }
+}
+
+impl Wire {
+    fn hears(&self, channel: &str) -> bool {
+        lock_shards(&self.shards).contains(channel)
+    }
+}
+
+/// Refuses a server that says it is a replica; one that does not say what it is will show it.
+async fn refuse_replica(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
+    let asked = redis::cmd("INFO").arg("replication").query_async::<String>(connection).await;
+    match asked {
+        Ok(facts) if facts.lines().any(|line| line.trim_end() == "role:slave") => {
+            Err(redis::make_extension_error("READONLY".to_owned(), None))
+        }
+        Err(error) if error.code().is_none() => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -328,6 +555,9 @@ fn ssubscribe(channel: &str) -> Cmd {
 
 /// Full jitter, doubling: a thousand clients of a server that comes back do not come at once.
 fn pause(failures: u32) -> Duration {
+    if failures == 0 {
+        return Duration::ZERO;
+    }
     let longest = (LONGEST_PAUSE / 40).saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE);
     longest.mul_f64(fastrand::f64())
 }
@@ -355,7 +585,7 @@ pub(crate) async fn connect(
     let stream = Bounded::new(crate::stream::open(address, config).await?);
     let (connection, driver) =
         MultiplexedConnection::new_with_config(&login, stream, settings).await?;
-    Ok((connection, Driver(tokio::spawn(driver).abort_handle())))
+    Ok((connection, Driver(spawn_lasting(driver).abort_handle())))
 }
 
 /// The task that reads and writes; it ends with this.

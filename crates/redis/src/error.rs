@@ -28,9 +28,15 @@ pub(crate) enum Verdict {
     Broken,
 }
 
+/// Our own code for a command that the server does not know: too old, renamed or removed.
+pub(crate) const UNKNOWN: &str = "UNKNOWN";
+
 /// The server's code for an error, also of one that happened inside a script, where Redis wraps or rewords it.
 pub(crate) fn code(error: &RedisError) -> Option<&str> {
     let code = error.code()?;
+    if code == "ERR" && error.detail().is_some_and(|detail| detail.starts_with("unknown command")) {
+        return Some(UNKNOWN);
+    }
     let Some(detail) = error.detail().filter(|detail| code == "ERR" && detail.contains("script"))
     else {
         return Some(code);
@@ -55,6 +61,24 @@ pub(crate) fn verdict(error: &RedisError) -> Verdict {
     }
 }
 
+/// Whether the server refused a step for several keys, and the cause may be one of them: no right to it, its slot half
+/// moved, or no fence for it. A server that is full or not there is so for everybody. A try alone finds under its secret
+/// what was done before.
+pub(crate) fn concerns_one(error: &LockError) -> bool {
+    ["NOPERM", "TRYAGAIN", "FENCE", "ERR"].contains(&refusal(error))
+}
+
+/// Whether a cluster refused a step because its keys are on two nodes while their slot moves.
+pub(crate) fn is_split(error: &LockError) -> bool {
+    refusal(error) == "TRYAGAIN"
+}
+
+/// The code with which the server refused a step; empty if it did not.
+fn refusal(error: &LockError) -> &str {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref());
+    source.map_or("", |Plain(text)| text.split(' ').next().unwrap_or_default())
+}
+
 /// Turns an error of the client into one of ours.
 pub(crate) fn explain(error: &RedisError, stage: Stage) -> LockError {
     if let Some(code) = code(error) {
@@ -74,6 +98,12 @@ pub(crate) fn explain(error: &RedisError, stage: Stage) -> LockError {
         (Kind::Parse | Kind::UnexpectedReturnType, Stage::Sent) => {
             LockError::internal("the server sent something that is not the Redis protocol")
         }
+        // What TLS says of certificates does not pass by itself.
+        (_, Stage::Connecting) if error.to_string().contains("CertificateRequired") => {
+            LockError::invalid_config(
+                "the server asks for a certificate; name one and its key with tls_cert and tls_key",
+            )
+        }
         (_, Stage::Connecting) => LockError::unavailable(
             "cannot connect to Redis; check that it runs and that the store URL names it",
         )
@@ -88,7 +118,28 @@ pub(crate) fn explain(error: &RedisError, stage: Stage) -> LockError {
     }
 }
 
+/// The name of a command that the server does not know, from an answer that may also repeat secret arguments.
+fn unknown_command(detail: &str) -> &str {
+    let quoted = detail.split(['\'', '`']).nth(1).unwrap_or_default();
+    let is_name = |name: &&str| {
+        name.len() <= 20 && name.bytes().all(|b| b.is_ascii_alphabetic() || b"|_".contains(&b))
+    };
+    Some(quoted).filter(is_name).unwrap_or_default()
+}
+
 fn from_server(code: &str, error: &RedisError) -> LockError {
+    let detail = error.detail().unwrap_or_default();
+    if code == UNKNOWN {
+        return LockError::unsupported(format!(
+            "the server does not know the command {}; it is too old, or the command was renamed or removed there",
+            unknown_command(detail)
+        ));
+    }
+    if code == "ERR" && detail.starts_with("DB index is out of range") {
+        return LockError::invalid_config(
+            "the server has no database of that number; check the store URL, or its setting `databases`",
+        );
+    }
     let (kind, advice) = match code {
         "NOAUTH" | "WRONGPASS" => {
             (ErrorKind::AuthFailed, "the user or the password is wrong; check the store URL")
@@ -209,9 +260,30 @@ mod tests {
     }
 
     #[test]
+    fn what_one_key_may_have_caused_is_told_from_what_concerns_all() {
+        let concerns = |error: &RedisError, stage| concerns_one(&explain(error, stage));
+        for reply in ["NOPERM no", "TRYAGAIN later", "FENCE none", "ERR something"] {
+            assert!(concerns(&from_wire(reply), Stage::Sent), "{reply}");
+        }
+        for reply in ["READONLY x", "NOAUTH x", "WRONGPASS x", "OOM x", "LOADING x", "BUSY x"] {
+            assert!(!concerns(&from_wire(reply), Stage::Sent), "{reply}");
+        }
+        let broken = RedisError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
+        assert!(!concerns(&broken, Stage::Sent) && !concerns(&broken, Stage::Connecting));
+    }
+
+    #[test]
     fn arguments_that_the_server_repeats_do_not_show() {
         let reply = "ERR unknown command 'EVALSHA', with args beginning with: 'abc' 'hunter2'";
         let error = explain(&from_wire(reply), Stage::Sent);
         assert!(!format!("{error} {error:?}").contains("hunter2"));
+        assert!(error.to_string().contains("EVALSHA"), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        for strange in ["unknown command 'hunter 2'", "unknown command", "unknown command '"] {
+            let error = explain(&from_wire(&format!("ERR {strange}")), Stage::Sent);
+            assert!(!format!("{error} {error:?}").contains("hunter"), "{error}");
+        }
+        let error = explain(&from_wire("ERR DB index is out of range"), Stage::Connecting);
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     }
 }

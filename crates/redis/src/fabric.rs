@@ -56,6 +56,31 @@ impl Fabric {
         }
     }
 
+    /// Whether messages about `lock` arrive now, as far as is known without asking.
+    pub(crate) fn hears(&self, lock: &str, channel: &str) -> bool {
+        match self {
+            Self::Single { .. } => true,
+            Self::Cluster(cluster) => cluster.hears(slot(lock), channel),
+        }
+    }
+
+    /// Opens the connection that listens, if it is closed and no step would open it.
+    pub(crate) fn mend(&self) {
+        if let Self::Single { link, steps } = self
+            && !Arc::ptr_eq(link, steps)
+        {
+            link.mend();
+        }
+    }
+
+    /// What came from the server of `lock` last was not for us: nothing that comes on that connection is believed.
+    pub(crate) fn distrust(&self, lock: &str) {
+        match self {
+            Self::Single { steps, .. } => steps.distrust(),
+            Self::Cluster(cluster) => cluster.distrust(slot(lock)),
+        }
+    }
+
     /// The servers that hold locks.
     pub(crate) async fn primaries(&self) -> Result<Vec<Arc<Link>>, LockError> {
         match self {

@@ -5,8 +5,6 @@
 
 use holdtight_core::{Fence, LockError};
 
-use crate::reply::Answer;
-use crate::steps::TOO_FEW;
 use crate::store::RedisStore;
 
 impl RedisStore {
@@ -39,16 +37,15 @@ impl RedisStore {
         fence: Fence,
     ) -> Result<(), LockError> {
         let (id, beside) = (self.id(), self.names.fenced(name)?);
-        let (answer, safe) = self
-            .run_durably(&crate::scripts::FENCED_SET, name, 2, |command| {
+        let (mut answer, doubt) = self
+            .run_durably(&crate::scripts::FENCED_SET, name, 2, id, self.config.timeout, |command| {
                 command.arg(name).arg(&beside).arg(id).arg(fence.get()).arg(value.as_ref());
             })
             .await?;
-        let mut answer = Answer::open(answer, id)?;
         match answer.tag {
             b'W' => {
                 answer.end()?;
-                if safe { Ok(()) } else { Err(LockError::ambiguous(TOO_FEW)) }
+                doubt.map_or(Ok(()), Err)
             }
             b'O' => {
                 let refusal = format!(

@@ -163,6 +163,11 @@ impl Names {
         format!("{}*", escaped(&name))
     }
 
+    /// No name that [`Names::key`] reads is longer: the prefix, a key, and what marks a side key.
+    pub(crate) fn longest(&self) -> usize {
+        self.prefix.len() + Key::MAX_BYTES + 32
+    }
+
     /// The key of the lock that was found under `name`; `None` for side keys and names of others.
     pub(crate) fn key(&self, name: &str) -> Option<Key> {
         let rest = match self.layout {

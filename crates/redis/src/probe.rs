@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use holdtight_core::{Finding, Guarantees, Level, LockError, WakeUps};
 
+use crate::config::Topology;
 use crate::connection::Fault;
-use crate::error::code;
+use crate::error::{UNKNOWN, code};
 use crate::store::RedisStore;
 
 /// The lines `name:value` of an `INFO` answer.
@@ -19,10 +20,16 @@ impl RedisStore {
     pub(crate) async fn examine(&self) -> Result<Guarantees, LockError> {
         let mut gathered: Vec<Finding> = Vec::new();
         let mut store = "redis".to_owned();
+        let known = match &self.config.topology {
+            Topology::Sentinel { sentinels, service } => {
+                crate::sentinel::replicas(sentinels, service, &self.config).await
+            }
+            _ => None,
+        };
         for server in self.fabric.primaries().await? {
             let facts = match server.send(&redis::cmd("INFO")).await {
                 Ok(value) => read(&value)?,
-                Err(Fault::Sent(error)) if code(&error) == Some("NOPERM") => {
+                Err(Fault::Sent(error)) if matches!(code(&error), Some("NOPERM" | UNKNOWN)) => {
                     let unknown = Finding::new(
                         Level::Warning,
                         "rights",
@@ -39,8 +46,8 @@ impl RedisStore {
                 version(&facts),
                 role(&facts),
                 eviction(&facts),
-                persistence(&facts),
-                failover(&facts, self.config.wait_replicas),
+                persistence(&facts, self.config.wait_aof),
+                failover(&facts, self.config.wait_replicas, known),
             ];
             // Of several servers the worst decides, subject by subject.
             for finding in here {
@@ -98,10 +105,14 @@ fn product(facts: &Facts) -> String {
     }
 }
 
-fn version(facts: &Facts) -> Finding {
+/// The first two numbers of the Redis version; Valkey tells one of the Redis that it is like.
+fn release(facts: &Facts) -> (u32, u32) {
     let mut parts = fact(facts, "redis_version").split('.').map(|part| part.parse().unwrap_or(0));
-    let known = (parts.next().unwrap_or(0u32), parts.next().unwrap_or(0u32));
-    if known < (6, 2) {
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
+
+fn version(facts: &Facts) -> Finding {
+    if release(facts) < (6, 2) {
         Finding::new(
             Level::Unsafe,
             "version",
@@ -137,8 +148,22 @@ fn eviction(facts: &Facts) -> Finding {
     }
 }
 
-fn persistence(facts: &Facts) -> Finding {
-    if fact(facts, "aof_enabled") == "1" {
+fn persistence(facts: &Facts, wait_aof: bool) -> Finding {
+    let appends = fact(facts, "aof_enabled") == "1";
+    if wait_aof && (release(facts) < (7, 2) || !appends) {
+        let lacks = if appends { "Redis 7.2 or newer" } else { "an append-only file" };
+        return Finding::new(
+            Level::Unsafe,
+            "persistence",
+            format!("wait_aof is set, but {} lacks what it needs: {lacks}", product(facts)),
+        )
+        .fix("use Redis 7.2 or newer, or Valkey, with appendonly yes; or leave wait_aof out");
+    }
+    if wait_aof {
+        let found = "every grant is in the append-only file on disk before it counts";
+        return Finding::new(Level::Good, "persistence", found);
+    }
+    if appends {
         Finding::new(
             Level::Good,
             "persistence",
@@ -154,20 +179,39 @@ fn persistence(facts: &Facts) -> Finding {
     }
 }
 
-fn failover(facts: &Facts, wait_replicas: u32) -> Finding {
+/// What a failover may forget; `known` is how many replicas the sentinels know, if there are sentinels.
+fn failover(facts: &Facts, wait_replicas: u32, known: Option<u64>) -> Finding {
     let replicas = number(facts, "connected_slaves");
+    let away = known.unwrap_or(0).saturating_sub(replicas);
     let wait = u64::from(wait_replicas);
-    if replicas == 0 && wait == 0 {
-        Finding::new(Level::Good, "failover", "no replicas, so no failover")
-    } else if wait > replicas {
+    if wait > replicas {
         Finding::new(
             Level::Unsafe,
             "failover",
             format!("wait_replicas is {wait}, but only {replicas} replicas are connected: nothing can be granted"),
         )
         .fix("connect more replicas or lower wait_replicas")
+    } else if away > 0 {
+        Finding::new(
+            Level::Warning,
+            "failover",
+            format!(
+                "the sentinels know {} replicas, but only {replicas} are connected: if one that is away becomes the \
+                 primary, it has forgotten held locks; fences still increase",
+                replicas + away
+            ),
+        )
+        .fix("bring it back; or, if it is gone for good, let the sentinels forget it with SENTINEL RESET")
+    } else if replicas == 0 {
+        Finding::new(Level::Good, "failover", "no replicas, so no failover")
     } else if wait == replicas {
-        Finding::new(Level::Good, "failover", "every grant is on every replica before it counts")
+        let found = match known {
+            Some(_) => "every grant is on every replica before it counts",
+            None => {
+                "every grant is on every replica that is connected before it counts; do not promote one that was away"
+            }
+        };
+        Finding::new(Level::Good, "failover", found)
     } else {
         Finding::new(
             Level::Warning,
@@ -208,12 +252,30 @@ mod tests {
     }
 
     #[test]
+    fn waiting_for_a_disk_needs_one_and_a_server_that_can() {
+        let level = |lines: &str, wait| persistence(&facts(lines), wait).level;
+        let (old, new) = ("redis_version:7.0.15\n", "redis_version:7.2.4\nvalkey_version:9.1.0\n");
+        assert_eq!((level(new, true), level(new, false)), (Level::Unsafe, Level::Warning));
+        let with = |version: &str| format!("{version}aof_enabled:1\n");
+        assert_eq!(
+            (level(&with(old), true), level(&with(old), false)),
+            (Level::Unsafe, Level::Good)
+        );
+        assert_eq!(level(&with(new), true), Level::Good);
+        assert!(persistence(&facts(&with(old)), true).found.contains("7.2"));
+    }
+
+    #[test]
     fn what_failover_may_forget_is_said() {
         let two = facts("connected_slaves:2\n");
-        let level = |wait| failover(&two, wait).level;
+        let level = |wait| failover(&two, wait, None).level;
         assert_eq!((level(0), level(1), level(2)), (Level::Warning, Level::Warning, Level::Good));
         assert_eq!(level(3), Level::Unsafe);
-        assert_eq!(failover(&facts("connected_slaves:0\n"), 0).level, Level::Good);
+        assert_eq!(failover(&facts("connected_slaves:0\n"), 0, None).level, Level::Good);
+        // Of sentinels.
+        assert_eq!(failover(&two, 2, Some(2)).level, Level::Good);
+        assert_eq!(failover(&two, 2, Some(3)).level, Level::Warning);
+        assert_eq!(failover(&facts("connected_slaves:0\n"), 0, Some(1)).level, Level::Warning);
         assert!(read(&redis::Value::Okay).is_err());
     }
 }

@@ -55,7 +55,9 @@ impl Answer {
     pub(crate) fn open(value: Value, id: Id<'_>) -> Result<Self, LockError> {
         let text = match value {
             Value::BulkString(bytes) if bytes.len() <= ANSWER_BYTES => {
-                String::from_utf8(bytes).map_err(|_| malformed())?
+                // A value of somebody else may hold any bytes, and is told of all the same.
+                String::from_utf8(bytes)
+                    .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
             }
             _ => return Err(malformed()),
         };
@@ -65,8 +67,9 @@ impl Answer {
             _ => return Err(malformed()),
         }
         if !id.is(answer.text()?) {
-            return Err(LockError::internal(
-                "the answer belongs to another request; the connection is out of step",
+            return Err(LockError::ambiguous(
+                "the answer belongs to another request, so this one may or may not have been done; the connection \
+                 was out of step and is opened again",
             ));
         }
         Ok(answer)
@@ -207,6 +210,9 @@ mod tests {
             assert!(open(text).is_err(), "{text:?}");
         }
         assert!(Answer::open(Value::BulkString(vec![b'G', b'\n', 0xff]), ME).is_err());
+        let mut foreign =
+            Answer::open(Value::BulkString(b"L\nclient:7\nht1 \xff".to_vec()), ME).unwrap();
+        assert_eq!(foreign.text().unwrap(), "ht1 \u{fffd}");
         for fence in ["", "-1", "1.5", "1e3", "9007199254740992", "00000000000000001", "x", "+1"] {
             let mut answer = open(&format!("G\nclient:7\n{fence}\n1000\n-1")).unwrap();
             assert!(answer.some_fence().is_err(), "{fence:?}");

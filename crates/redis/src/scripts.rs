@@ -75,7 +75,11 @@ fn script(name: &'static str, announce: Announce, parts: &[&str]) -> Script {
     Script { name, source, sha }
 }
 
-/// The one script that is not a step of a lock: it belongs to no layout.
+/// Finds names, in every layout.
+pub(crate) static SCAN: LazyLock<Script> =
+    LazyLock::new(|| script("scan", Announce::Server, &[include_str!("scripts/scan.lua")]));
+
+/// The one script that writes and is not a step of a lock: it belongs to no layout.
 pub(crate) static FENCED_SET: LazyLock<Script> = LazyLock::new(|| {
     script("fenced_set", Announce::Server, &[include_str!("scripts/fenced_set.lua")])
 });

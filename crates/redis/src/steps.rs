@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use holdtight_core::{
     AcquireRequest, Attempt, Busy, ExtendBy, ExtendRequest, Extension, Fence, Holder, Intent, Key,
-    Lease, LockError, ManyAttempt, Release, Secret, Transfer, TransferRequest,
+    Lease, LockError, ManyAttempt, Release, Secret, Transfer, TransferRequest, WakeUps,
 };
 
 use redis::{RedisWrite, ToRedisArgs};
 
 use crate::config::Layout;
 use crate::connection::{Fault, Link};
+use crate::error::{concerns_one, is_split};
 use crate::names::{Names, Place};
 use crate::reply::{Answer, Left, holder};
 use crate::slots::slot;
@@ -24,9 +25,6 @@ const QUEUE_REFRESH: Duration = Duration::from_secs(10);
 
 /// How many names one step of a listing asks for.
 const LIST_STEP: usize = 128;
-
-pub(crate) const TOO_FEW: &str =
-    "fewer replicas than wait_replicas asks for have it; check that they are connected";
 
 /// Leases of one server, each with its place in the caller's list.
 type Batch = Vec<(usize, Place, ExtendRequest)>;
@@ -67,13 +65,40 @@ impl RedisStore {
         let queue = self.queues(&request).then(|| place.lock.clone());
         let again = queue.as_ref().is_some_and(|lock| self.ears.may_be_queued(lock));
         let attempt = match &self.together {
-            Some(together) if !again => together.acquire(Arc::clone(self), place, request).await?,
-            _ => self.attempt_at(&place, &request).await?,
+            Some(together) if !again => together.acquire(Arc::clone(self), place, request).await,
+            _ => self.attempt_at(&place, &request).await,
         };
-        if let (Attempt::Busy(_), Some(lock)) = (&attempt, &queue) {
-            self.ears.queued(lock);
+        match (attempt, &queue) {
+            (Ok(Attempt::Busy(busy)), Some(lock)) => {
+                self.ears.queued(lock);
+                Ok(Attempt::Busy(self.still_heard(lock, busy).await))
+            }
+            (attempt, queue) => {
+                // The refusal that was lost may have left an entry all the same.
+                if let (Err(error), Some(lock)) = (&attempt, queue)
+                    && !error.kind().is_definite()
+                {
+                    self.ears.queued(lock);
+                }
+                attempt
+            }
         }
-        Ok(attempt)
+    }
+
+    /// On a cluster the slot of a lock may have moved since its waiter subscribed: then it subscribes anew, and asks once
+    /// more, because a release meanwhile has passed it over.
+    async fn still_heard(&self, lock: &str, busy: Busy) -> Busy {
+        if self.wake_up_kind() != WakeUps::PerKey || !self.ears.awaits(lock) {
+            return busy;
+        }
+        let channel = self.names.shard_channel(lock, self.ears.client());
+        if self.fabric.hears(lock, &channel) {
+            return busy;
+        }
+        match self.fabric.listens(lock, &channel).await {
+            Ok(true) => busy.retry_after(Duration::ZERO),
+            _ => busy,
+        }
     }
 
     /// Whether the one who asks gets a place among the waiters if the lock is busy.
@@ -95,23 +120,19 @@ impl RedisStore {
         let again = (queues && self.ears.may_be_queued(&place.lock)).then_some("again");
         let beside = self.names.beside(place, &request.secret)?;
         let keys = 2 + usize::from(beside.is_some()) + usize::from(queues);
-        let (answer, safe) = self
-            .run_durably(&self.scripts.acquire, &place.lock, keys, |command| {
+        let (mut answer, doubt) = self
+            .run_durably(&self.scripts.acquire, &place.lock, keys, id, request.ttl, |command| {
                 command.arg(&place.lock).arg(&*place.fence).arg(&beside);
                 command.arg(queues.then_some(&place.waiters));
                 command.arg(id).arg(self.claim(&request.secret)).arg(millis(request.ttl));
                 command.arg(&*text).arg(again);
             })
             .await?;
-        let mut answer = Answer::open(answer, id)?;
         match answer.tag {
             b'G' => {
                 let lease = granted(&mut answer)?;
                 answer.end()?;
-                if !safe {
-                    return Err(self.undo(place, &request.secret).await);
-                }
-                Ok(Attempt::Granted(lease))
+                doubt.map_or(Ok(Attempt::Granted(lease)), Err)
             }
             b'B' => {
                 let busy = refused(&mut answer, &request.key, queues)?;
@@ -139,15 +160,32 @@ impl RedisStore {
         place: &Place,
         secret: &Secret,
     ) -> Result<Release, LockError> {
-        let id = self.id();
         let beside = self.names.beside(place, secret)?;
+        let side = [place.waiters.as_str(), beside.as_deref().unwrap_or_default()];
+        let side = &side[..=usize::from(beside.is_some())];
+        match self.give_back_with(place, side, secret).await {
+            // While a slot moves, the lock and its waiters may be on two nodes. Nothing was done, and the lock can be
+            // given back alone; its waiters find it free by their timers.
+            Err(error) if is_split(&error) && self.config.layout == Layout::Native => {
+                self.give_back_with(place, &[], secret).await
+            }
+            given => given,
+        }
+    }
+
+    async fn give_back_with(
+        &self,
+        place: &Place,
+        side: &[&str],
+        secret: &Secret,
+    ) -> Result<Release, LockError> {
+        let id = self.id();
         let answer = self
-            .run(&self.scripts.release, &place.lock, 2 + usize::from(beside.is_some()), |command| {
-                command.arg(&place.lock).arg(&place.waiters).arg(&beside);
-                command.arg(id).arg(self.claim(secret));
+            .run(&self.scripts.release, &place.lock, 1 + side.len(), id, |command| {
+                command.arg(&place.lock).arg(side).arg(id).arg(self.claim(secret));
             })
             .await?;
-        released(Answer::open(answer, id)?)
+        released(answer)
     }
 
     pub(crate) async fn force_free(&self, key: &Key, fence: Fence) -> Result<Release, LockError> {
@@ -161,13 +199,14 @@ impl RedisStore {
                 &self.scripts.force_release,
                 &place.lock,
                 2 + usize::from(beside.is_some()),
+                id,
                 |command| {
                     command.arg(&place.lock).arg(&place.waiters).arg(&beside);
                     command.arg(id).arg(fence.get());
                 },
             )
             .await?;
-        released(Answer::open(answer, id)?)
+        released(answer)
     }
 
     /// Extends batch by batch: all at once on one server, on a cluster slot by slot, side by side.
@@ -190,7 +229,7 @@ impl RedisStore {
             for batch in batches.into_values() {
                 let extended = self.prolong_batch(&batch).await?;
                 for ((n, ..), answer) in batch.into_iter().zip(extended) {
-                    answers[n] = Ok(answer);
+                    answers[n] = answer;
                 }
             }
             return Ok(answers);
@@ -217,7 +256,7 @@ impl RedisStore {
             match extended {
                 Ok(extended) => {
                     for ((n, ..), answer) in batch.into_iter().zip(extended) {
-                        answers[n] = Ok(answer);
+                        answers[n] = answer;
                     }
                 }
                 // One node in trouble is no trouble for leases on the others.
@@ -231,12 +270,31 @@ impl RedisStore {
         Ok(answers)
     }
 
-    async fn prolong_batch(&self, batch: &Batch) -> Result<Vec<Extension>, LockError> {
+    /// Extends what is on one server. An error that one lease may have caused is no error of the others: the batch is
+    /// halved until it is alone.
+    async fn prolong_batch(
+        &self,
+        batch: &Batch,
+    ) -> Result<Vec<Result<Extension, LockError>>, LockError> {
         let mut answers = Vec::with_capacity(batch.len());
-        for part in batch.chunks(MAX_BATCH) {
+        // The next part is the last.
+        let mut parts: Vec<_> = batch.chunks(MAX_BATCH).rev().collect();
+        while let Some(part) = parts.pop() {
             let (places, leases): (Vec<_>, Vec<_>) =
                 part.iter().map(|(_, place, lease)| (place.clone(), lease.clone())).unzip();
-            self.prolong_at(&places, &leases, &mut answers).await?;
+            let mut extended = Vec::with_capacity(part.len());
+            match self.prolong_at(&places, &leases, &mut extended).await {
+                Ok(()) => answers.extend(extended.into_iter().map(Ok)),
+                Err(error) if !concerns_one(&error) => return Err(error),
+                Err(error) => {
+                    if let [(_, _, lease)] = part {
+                        answers.push(Err(error.with_key(&lease.key)));
+                    } else {
+                        let (front, back) = part.split_at(part.len() / 2);
+                        parts.extend([back, front]);
+                    }
+                }
+            }
         }
         Ok(answers)
     }
@@ -257,8 +315,13 @@ impl RedisStore {
             keys.extend(self.names.beside(place, &lease.secret)?);
         }
         let Some(first) = places.first() else { return Ok(()) };
-        let (answer, safe) = self
-            .run_durably(&self.scripts.extend, &first.lock, keys.len(), |command| {
+        let spans = leases.iter().filter_map(|lease| match lease.by {
+            ExtendBy::AtLeast(span) => Some(span),
+            _ => None,
+        });
+        let shortest = spans.min().unwrap_or(self.config.timeout);
+        let (mut answer, doubt) = self
+            .run_durably(&self.scripts.extend, &first.lock, keys.len(), id, shortest, |command| {
                 command.arg(&keys);
                 command.arg(id);
                 for lease in leases {
@@ -271,7 +334,6 @@ impl RedisStore {
                 }
             })
             .await?;
-        let mut answer = Answer::open(answer, id)?;
         if answer.tag != b'E' {
             return answer.unexpected();
         }
@@ -284,15 +346,7 @@ impl RedisStore {
         }
         answer.end()?;
         // The ends have moved here, but a failover could move them back: the caller's deadline stays where it is.
-        if safe { Ok(()) } else { Err(LockError::ambiguous(TOO_FEW)) }
-    }
-
-    /// Gives back what too few replicas have; what the caller is told depends on whether that worked.
-    async fn undo(&self, place: &Place, secret: &Secret) -> LockError {
-        match self.give_back_at(place, secret).await {
-            Ok(_) => LockError::unavailable(TOO_FEW),
-            Err(error) => LockError::ambiguous(TOO_FEW).with_source(error),
-        }
+        doubt.map_or(Ok(()), Err)
     }
 
     pub(crate) async fn hand_over(&self, request: &TransferRequest) -> Result<Transfer, LockError> {
@@ -305,8 +359,8 @@ impl RedisStore {
         // In a native record a mark tells of waiters.
         let waiters = (self.config.layout != Layout::Native).then_some(&place.waiters);
         let keys = 2 + beside.len() + usize::from(waiters.is_some());
-        let (answer, safe) = self
-            .run_durably(&self.scripts.transfer, &place.lock, keys, |command| {
+        let (mut answer, doubt) = self
+            .run_durably(&self.scripts.transfer, &place.lock, keys, id, to.ttl, |command| {
                 command.arg(&place.lock).arg(&*place.fence).arg(&beside).arg(waiters);
                 command.arg(id).arg(self.claim(&request.from)).arg(self.claim(&to.secret));
                 command.arg(millis(to.ttl));
@@ -315,16 +369,12 @@ impl RedisStore {
                 }
             })
             .await?;
-        let mut answer = Answer::open(answer, id)?;
         match answer.tag {
             b'T' => {
                 let lease = Lease::new(answer.some_fence()?, answer.lease()?);
                 let lease = lease.contended(answer.integer()? > 0);
                 answer.end()?;
-                if !safe {
-                    return Err(LockError::ambiguous(TOO_FEW));
-                }
-                Ok(Transfer::Transferred(lease))
+                doubt.map_or(Ok(Transfer::Transferred(lease)), Err)
             }
             b'N' => answer.end().map(|()| Transfer::NotHeld),
             _ => answer.unexpected(),
@@ -354,8 +404,8 @@ impl RedisStore {
             keys.push(place.lock.clone());
             keys.extend(self.names.beside(place, &request.secret)?);
         }
-        let (answer, safe) = self
-            .run_durably(script, &places[0].lock, keys.len(), |command| {
+        let (mut answer, doubt) = self
+            .run_durably(script, &places[0].lock, keys.len(), id, first.ttl, |command| {
                 command.arg(&keys).arg(id);
                 for request in requests {
                     command.arg(self.claim(&request.secret)).arg(millis(request.ttl));
@@ -364,7 +414,6 @@ impl RedisStore {
             })
             .await
             .map_err(|error| error.with_key(&first.key))?;
-        let mut answer = Answer::open(answer, id)?;
         match answer.tag {
             b'M' => {
                 let mut leases = Vec::with_capacity(requests.len());
@@ -372,11 +421,7 @@ impl RedisStore {
                     leases.push(Lease::new(answer.some_fence()?, answer.lease()?));
                 }
                 answer.end()?;
-                if !safe {
-                    // The caller gives up all of them, each by its secret.
-                    return Err(LockError::ambiguous(TOO_FEW));
-                }
-                Ok(ManyAttempt::Granted(leases))
+                doubt.map_or(Ok(ManyAttempt::Granted(leases)), Err)
             }
             b'B' => {
                 let busy = usize::try_from(answer.integer()?).ok().and_then(|n| n.checked_sub(1));
@@ -405,12 +450,11 @@ impl RedisStore {
             names.extend(record);
         }
         let id = self.id();
-        let answer = self
-            .run(&self.scripts.lookup, &names[0], names.len(), |command| {
+        let mut answer = self
+            .run(&self.scripts.lookup, &names[0], names.len(), id, |command| {
                 command.arg(&names).arg(id);
             })
             .await?;
-        let mut answer = Answer::open(answer, id)?;
         if answer.tag != b'L' {
             return answer.unexpected();
         }
@@ -482,13 +526,23 @@ async fn scan(
     pattern: &str,
     names: &Names,
 ) -> Result<(u64, Vec<Key>), LockError> {
-    let mut scan = redis::cmd("SCAN");
-    scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(LIST_STEP);
-    let page = server.send(&scan).await.map_err(Fault::explain)?;
-    let (next, found): (u64, Vec<Vec<u8>>) = redis::from_redis_value(page)
-        .map_err(|_| LockError::internal("the server's answer to SCAN is not what SCAN gives"))?;
+    let script = &*crate::scripts::SCAN;
+    let step = |verb, code| {
+        let mut step = redis::cmd(verb);
+        step.arg(code).arg(0).arg(cursor).arg(pattern).arg(LIST_STEP).arg(names.longest());
+        step
+    };
+    let page = match server.send(&step("EVALSHA", &script.sha)).await {
+        Err(fault) if fault.is_noscript() => server.send(&step("EVAL", &script.source)).await,
+        page => page,
+    };
+    let strange = || LockError::internal("the server's answer to a step of a listing is not one");
+    let page: Vec<Vec<u8>> =
+        redis::from_redis_value(page.map_err(Fault::explain)?).map_err(|_| strange())?;
+    let (next, found) = page.split_first().ok_or_else(strange)?;
+    let next = std::str::from_utf8(next).ok().and_then(|next| next.parse().ok());
     let keys = found.iter().filter_map(|name| names.key(std::str::from_utf8(name).ok()?));
-    Ok((next, keys.collect()))
+    Ok((next.ok_or_else(strange)?, keys.collect()))
 }
 
 /// Reads a grant.

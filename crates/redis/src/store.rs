@@ -12,20 +12,24 @@ use holdtight_core::{
     Holder, Key, KeyForm, Level, LockError, ManyAttempt, Owner, OwnerText, Release, Reply, Secret,
     Subscription, Transfer, TransferRequest, WakeUps,
 };
-use redis::Cmd;
+use redis::{Cmd, Value};
 
 use crate::cluster::Cluster;
 use crate::config::{Layout, RedisConfig, Topology};
 use crate::connection::{Fault, Link, Target};
 use crate::fabric::Fabric;
 use crate::names::Names;
-use crate::reply::Id;
+use crate::reply::{Answer, Id};
 use crate::scripts::{Announce, Script, ScriptSet};
+use crate::steps::millis;
 use crate::together::Together;
 use crate::wake::Ears;
 
 /// How many leases one script extends: long enough to save requests, short enough not to hold up the server.
 pub(crate) const MAX_BATCH: usize = 128;
+
+/// The longest `WAIT`: the engine has no more patience than 5 s for a step.
+const LONGEST_WAIT: Duration = Duration::from_secs(4);
 
 /// Locks in Redis or Valkey.
 ///
@@ -78,13 +82,11 @@ impl RedisStore {
         let names = Names::new(config.effective_prefix(), config.layout, cluster);
         let single = |target: Target| {
             let channel = config.pubsub.then(|| names.channel(ears.client()));
-            let link = |target, channel| {
-                Arc::new(Link::new(target, Arc::clone(&config), Arc::clone(&ears), channel))
-            };
-            let main = link(target.clone(), channel);
+            let link = Link::new(target, Arc::clone(&config), Arc::clone(&ears), channel);
+            let link = Arc::new(link);
             let steps =
-                if config.wait_replicas > 0 { link(target, None) } else { Arc::clone(&main) };
-            Fabric::Single { link: main, steps }
+                if config.waits() { Arc::new(Link::beside(&link)) } else { Arc::clone(&link) };
+            Fabric::Single { link, steps }
         };
         let fabric = match &config.topology {
             Topology::Server(address) => single(Target::Fixed(address.clone())),
@@ -101,7 +103,7 @@ impl RedisStore {
         let (requests, owner) = (AtomicU64::new(0), OwnerText::default());
         let wake_ups = WakeUps::None;
         // A step that waits for replicas is answered with all that travels with it, or not at all.
-        let alone = config.wait_replicas > 0 || !names.together();
+        let alone = config.waits() || !names.together();
         let together = scripts.each.as_ref().filter(|_| !alone);
         let together = together.map(|scripts| Together::new(scripts, config.timeout));
         let mut store =
@@ -124,7 +126,8 @@ impl RedisStore {
                     let fix = finding.fix.as_deref().unwrap_or("use another server");
                     let message = format!("{}; {fix}", finding.found);
                     let refusal = match finding.subject.as_str() {
-                        "role" => LockError::unavailable(message),
+                        // Both pass: a failover may be under way.
+                        "role" | "failover" => LockError::unavailable(message),
                         _ => LockError::invalid_config(message),
                     };
                     return Err(refusal.with_guarantees(guarantees));
@@ -163,8 +166,9 @@ impl RedisStore {
         script: &'static Script,
         lock: &str,
         keys: usize,
+        id: Id<'_>,
         fill: impl Fn(&mut Cmd) + Send + Sync,
-    ) -> Result<redis::Value, LockError> {
+    ) -> Result<Answer, LockError> {
         let answer = match self.fabric.send(lock, &call("EVALSHA", &script.sha, keys, &fill)).await
         {
             Err(fault) if fault.is_noscript() => {
@@ -173,44 +177,107 @@ impl RedisStore {
             }
             answer => answer,
         };
-        answer.map_err(Fault::explain)
+        self.read(lock, id, answer.map_err(Fault::explain)?)
     }
 
-    /// The same for a step that must reach replicas, if the configuration asks for that; says whether it did.
+    /// Opens the answer to the request `id`. One that is not, or not even an answer, puts an end to its connection.
+    fn read(&self, lock: &str, id: Id<'_>, answer: Value) -> Result<Answer, LockError> {
+        Answer::open(answer, id).inspect_err(|error| {
+            tracing::warn!(%error, "an answer that was not expected; the connection is closed");
+            self.fabric.distrust(lock);
+        })
+    }
+
+    /// The same for a step that must reach replicas or a disk, if the configuration asks for that; with the reason why
+    /// it does not count if it did not.
     ///
-    /// `WAIT` counts the replicas that have all writes of its own connection, so it travels with the script.
+    /// `WAIT` and `WAITAOF` wait for all writes of their own connection, so they travel with the script. It makes no sense
+    /// to wait for longer than a part of the `lease`.
     pub(crate) async fn run_durably(
         &self,
         script: &'static Script,
         lock: &str,
         keys: usize,
+        id: Id<'_>,
+        lease: Duration,
         fill: impl Fn(&mut Cmd) + Send + Sync,
-    ) -> Result<(redis::Value, bool), LockError> {
-        let wanted = self.config.wait_replicas;
-        if wanted == 0 {
-            return Ok((self.run(script, lock, keys, fill).await?, true));
+    ) -> Result<(Answer, Option<LockError>), LockError> {
+        let (wanted, aof) = (self.config.wait_replicas, self.config.wait_aof);
+        if !self.config.waits() {
+            return Ok((self.run(script, lock, keys, id, fill).await?, None));
         }
-        let patience =
-            u64::try_from(self.config.timeout.as_millis() / 2).unwrap_or(u64::MAX).max(1);
-        let both = |verb, code| {
-            let mut both = redis::Pipeline::new();
-            both.add_command(call(verb, code, keys, &fill));
-            both.cmd("WAIT").arg(wanted).arg(patience);
-            both
+        // Short enough that "too few" is heard before whoever asked stops listening: at the end of the lease, or
+        // after the last second of a wait.
+        let patience = (self.config.timeout * 2 / 5).min(lease / 2).min(LONGEST_WAIT);
+        let patience = millis(patience).max(1);
+        let all = |verb, code| {
+            let mut all = redis::Pipeline::new();
+            all.add_command(call(verb, code, keys, &fill));
+            // One waits after the other, so both share the time.
+            let patience = if aof && wanted > 0 { patience.div_ceil(2) } else { patience };
+            if aof {
+                all.cmd("WAITAOF").arg(1).arg(0).arg(patience);
+            }
+            if wanted > 0 {
+                all.cmd("WAIT").arg(wanted).arg(patience);
+            }
+            all
         };
-        let answers = match self.fabric.send_all(lock, &both("EVALSHA", &script.sha)).await {
+        let answers = match self.fabric.send_all(lock, &all("EVALSHA", &script.sha)).await {
             Err(fault) if fault.is_noscript() => {
-                self.fabric.send_all(lock, &both("EVAL", &script.source)).await
+                self.fabric.send_all(lock, &all("EVAL", &script.source)).await
             }
             answers => answers,
         };
-        match <[redis::Value; 2]>::try_from(answers.map_err(Fault::explain)?) {
-            Ok([answer, redis::Value::Int(reached)]) => Ok((answer, reached >= i64::from(wanted))),
-            Ok([answer, _]) => Ok((answer, false)),
-            Err(_) => {
-                Err(LockError::internal("the server answered two commands with another number"))
-            }
+        let mut answers = answers.map_err(Fault::explain)?.into_iter();
+        let Some(answer) = answers.next() else {
+            return Err(LockError::internal("the server answered several commands with nothing"));
+        };
+        let answer = self.read(lock, id, answer)?;
+        let mut doubt = None;
+        if aof {
+            doubt = not_on_disk(answers.next().unwrap_or(Value::Nil));
         }
+        if wanted > 0 {
+            doubt = doubt.or(too_few(answers.next().unwrap_or(Value::Nil), wanted));
+        }
+        Ok((answer, doubt))
+    }
+}
+
+/// Why a step does not count, if `reached` is not the answer of `WAIT` for `wanted` replicas. It was done all the same, and
+/// undoing it is not for here: whoever asked may have asked again under the same secret meanwhile, and what that attempt
+/// got would be undone with it.
+fn too_few(reached: Value, wanted: u32) -> Option<LockError> {
+    let error = || {
+        LockError::ambiguous(
+            "fewer replicas than wait_replicas asks for have acknowledged it, so it does not count; check that they are \
+             connected and keep up, or lower wait_replicas",
+        )
+    };
+    match reached {
+        Value::Int(reached) if reached >= i64::from(wanted) => None,
+        Value::ServerError(refusal) => {
+            Some(error().with_source(Fault::Sent(refusal.into()).explain()))
+        }
+        _ => Some(error()),
+    }
+}
+
+/// The same for the answer of `WAITAOF`.
+fn not_on_disk(synced: Value) -> Option<LockError> {
+    let error = || {
+        LockError::ambiguous(
+            "the server has it not on disk, so it does not count; wait_aof needs Redis 7.2 or newer, appendonly yes \
+             and appendfsync always (with everysec, a timeout of 5s)",
+        )
+    };
+    match synced {
+        Value::Array(both) if matches!(both.first(), Some(Value::Int(1..))) => None,
+        Value::ServerError(refusal) => {
+            Some(error().with_source(Fault::Sent(refusal.into()).explain()))
+        }
+        _ => Some(error()),
     }
 }
 
@@ -281,7 +348,9 @@ impl Backend for RedisStore {
             if self.wake_ups == WakeUps::PerKey {
                 self.listens(&lock).await.map_err(|error| error.with_key(&key))?;
             }
-            Ok(self.ears.listen(&lock))
+            let subscription = self.ears.listen(&lock);
+            self.fabric.mend();
+            Ok(subscription)
         })
     }
 

@@ -6,11 +6,11 @@
 use std::sync::Arc;
 
 use holdtight_core::{
-    AcquireRequest, Attempt, Crowding, Errand, ErrorKind, Gather, LockError, Release, Secret,
+    AcquireRequest, Attempt, Crowding, Errand, Gather, LockError, Release, Secret,
 };
 
+use crate::error::concerns_one;
 use crate::names::Place;
-use crate::reply::Answer;
 use crate::scripts::EachScripts;
 use crate::steps::{granted, millis, refused};
 use crate::store::RedisStore;
@@ -93,8 +93,8 @@ impl Errand for Acquires {
         let (id, owner, queues) =
             (store.id(), store.owner_text(&request.owner), wanted[0].queues());
         let keys = 1 + wanted.len() * (1 + usize::from(queues));
-        let answer = store
-            .run(&scripts.acquire, &place.lock, keys, |command| {
+        let mut answer = store
+            .run(&scripts.acquire, &place.lock, keys, id, |command| {
                 command.arg(&*place.fence);
                 for wanted in wanted {
                     command.arg(&wanted.place.lock);
@@ -106,7 +106,6 @@ impl Errand for Acquires {
                 }
             })
             .await?;
-        let mut answer = Answer::open(answer, id)?;
         if answer.tag != b'A' {
             return answer.unexpected();
         }
@@ -159,8 +158,8 @@ impl Errand for Releases {
             return Ok(Vec::new());
         };
         let id = store.id();
-        let answer = store
-            .run(&scripts.release, &place.lock, 2 * given.len(), |command| {
+        let mut answer = store
+            .run(&scripts.release, &place.lock, 2 * given.len(), id, |command| {
                 for given in given {
                     command.arg(&given.place.lock).arg(&given.place.waiters);
                 }
@@ -170,7 +169,6 @@ impl Errand for Releases {
                 }
             })
             .await?;
-        let mut answer = Answer::open(answer, id)?;
         if answer.tag != b'A' {
             return answer.unexpected();
         }
@@ -190,12 +188,6 @@ impl Errand for Releases {
     fn may_try_alone(&self, _: &Given, error: &LockError) -> bool {
         concerns_one(error)
     }
-}
-
-/// Whether the cause may be one key: no right to it, or too few fences left for all. A server that is full or not
-/// there is so for everybody. A try alone finds under its secret what was done before.
-fn concerns_one(error: &LockError) -> bool {
-    matches!(error.kind(), ErrorKind::AuthFailed | ErrorKind::Internal)
 }
 
 /// Those who were not answered ask alone, and are told why.

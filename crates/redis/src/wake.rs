@@ -2,7 +2,7 @@
 //!
 //! Every store listens on one channel of its own, so subscribing to a key costs no request. A release pops the
 //! first entry of the key's waiter list and sends the lock's name to that entry's channel; a broken connection may
-//! have swallowed messages, so it rings for everybody.
+//! have swallowed messages, so the next one rings for everybody.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -65,6 +65,11 @@ impl Ears {
         }
     }
 
+    /// Whether somebody here waits for `lock`.
+    pub(crate) fn awaits(&self, lock: &str) -> bool {
+        self.rooms().contains_key(lock)
+    }
+
     /// Whether an entry for `lock` may stand in its waiter list.
     pub(crate) fn may_be_queued(&self, lock: &str) -> bool {
         self.rooms().get(lock).is_some_and(|room| room.queued)
@@ -88,6 +93,11 @@ impl Ears {
         }
     }
 
+    /// Whether nobody waits.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.rooms().is_empty()
+    }
+
     /// Wakes everybody: messages may have been lost.
     pub(crate) fn ring_all(&self) {
         for bell in self.rooms().values().flat_map(|room| &room.bells) {
@@ -97,15 +107,11 @@ impl Ears {
 
     /// Takes in what the server sent unasked. Anything unexpected is nobody's message.
     pub(crate) fn hear(&self, push: &PushInfo) {
-        match (&push.kind, push.data.as_slice()) {
-            (PushKind::Message | PushKind::SMessage, [_, Value::BulkString(lock)]) => {
-                if let Ok(lock) = std::str::from_utf8(lock) {
-                    self.ring(lock);
-                }
-            }
-            // A node may take a shard's channel away when the shard moves: as good as a broken connection.
-            (PushKind::Disconnection | PushKind::SUnsubscribe, _) => self.ring_all(),
-            _ => {}
+        if let (PushKind::Message | PushKind::SMessage, [_, Value::BulkString(lock)]) =
+            (&push.kind, push.data.as_slice())
+            && let Ok(lock) = std::str::from_utf8(lock)
+        {
+            self.ring(lock);
         }
     }
 }
@@ -141,7 +147,7 @@ mod tests {
         drop(first);
         ears.hear(&message("a"));
         assert!(hears(&mut second).await);
-        ears.hear(&PushInfo { kind: PushKind::Disconnection, data: vec![] });
+        ears.ring_all();
         assert!(hears(&mut second).await && hears(&mut other).await);
     }
 

@@ -132,3 +132,39 @@ async fn a_unix_socket_and_the_users_own_client_work() {
     busy(&own, &key("k"), &secret(), Intent::Try).await;
     assert_eq!(release(&own, &key("k"), &me).await, Release::Released);
 }
+
+on_redis! {
+    async fn waiting_for_the_disk_is_refused_where_the_server_cannot(server: &Redis) {
+        let url = format!("{}?wait_aof=1", server.url());
+        let error = refusal(&url).await;
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+        assert!(error.to_string().contains("wait_aof") && error.to_string().contains("7.2"), "{error}");
+        // Who may not ask for the version finds out by the first step.
+        admin(server, "CONFIG SET appendonly yes").await;
+        admin(server, "ACL SETUSER default -info").await;
+        if let Err(error) = RedisStore::connect(&url).await {
+            assert!(error.to_string().contains("wait_aof"), "{error}");
+        } else {
+            assert!(!admin(server, "WAITAOF 0 0 1").await.contains("unknown"), "it cannot have worked");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_that_is_gone_is_named_and_a_missing_database_too() {
+    if support::redis_is_missing() {
+        return;
+    }
+    let hidden = ["--databases", "4", "--rename-command", "SUBSCRIBE", ""];
+    let server = Redis::start_with(&hidden).await;
+    let store = connect(&server.url()).await;
+    assert_eq!(store.capabilities().wake_ups, WakeUps::None, "as for a user without the right");
+    let error = refusal(&format!("{}/4", server.url())).await;
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    assert!(error.to_string().contains("database"), "{error}");
+
+    let server = Redis::start_with(&["--rename-command", "EVALSHA", ""]).await;
+    let error = refusal(&server.url()).await;
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("EVALSHA"), "{error}");
+}

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use holdtight_core::{Attempt, Backend, ErrorKind, Extension, Fence, Intent, Release};
 use holdtight_redis::RedisStore;
 use holdtight_testkit::Flow;
-use holdtight_testkit::servers::{Program, Redis, RedisCluster, RedisSentinel};
+use holdtight_testkit::servers::{Program, Redis, RedisCluster, RedisSentinel, SlotMove};
 use support::{
     LONG, admin, attempt, connect, count, extend, extended, granted, key, lookup, proxied, release,
     secret, until,
@@ -110,35 +110,6 @@ async fn a_stale_replica_forgets_locks_and_never_repeats_a_fence() {
     assert_eq!(release(&store, &key("k"), &next).await, Release::Released);
 }
 
-on_redis! {
-    async fn what_too_few_replicas_have_is_not_granted(server: &Redis) {
-        let port = server.port().to_string();
-        admin(server, "CONFIG SET repl-diskless-sync-delay 0").await;
-        let replica = Redis::start_with(&["--replicaof", "127.0.0.1", &port]).await;
-        // What the replica says of its link comes before the primary counts it for WAIT.
-        until("the replica acknowledges writes", async || {
-            admin(server, "WAIT 1 1000").await.trim() == ":1"
-        }).await;
-        let refused = RedisStore::connect(&format!("{}?wait_replicas=2", server.url())).await.unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::InvalidConfig, "{refused}");
-        let store = connect(&format!("{}?wait_replicas=1&timeout=6s", server.url())).await;
-        let (key, me) = (key("k"), secret());
-        granted(&store, &key, &me).await;
-        assert_eq!(count(&replica, "EXISTS holdtight:k").await, 1, "a grant is on the replica when it is told");
-
-        replica.process().pause();
-        let error = extend(&store, &key, &me, LONG * 2).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
-        let error = attempt(&store, &support::key("other"), &secret(), Intent::Try).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        assert!(error.to_string().contains("replicas"), "{error}");
-        assert_eq!(count(server, "EXISTS holdtight:other").await, 0, "it was given back");
-        replica.process().resume();
-        until("replicas are heard again", async || extend(&store, &key, &me, LONG).await.is_ok()).await;
-        assert_eq!(release(&store, &key, &me).await, Release::Released);
-    }
-}
-
 fn cluster_is_missing() -> bool {
     !(Program::REDIS.available() && Program::REDIS_CLI.available())
 }
@@ -193,36 +164,16 @@ async fn a_slot_that_moves_takes_its_locks_and_waiters_along() {
     let mut hint = Arc::clone(&other).subscribe(key.clone()).await.unwrap();
     support::busy(&other, &key, &waiter, Intent::Queue).await;
 
-    let slot = count(&cluster.nodes()[0], "CLUSTER KEYSLOT holdtight:k").await;
-    let mut owner = None;
-    for (n, node) in cluster.nodes()[..3].iter().enumerate() {
-        if count(node, &format!("CLUSTER COUNTKEYSINSLOT {slot}")).await > 0 {
-            owner = Some(n);
-        }
-    }
-    let owner = owner.unwrap();
-    let (from, to) = (&cluster.nodes()[owner], &cluster.nodes()[(owner + 1) % 3]);
-    let id =
-        async |node: &Redis| admin(node, "CLUSTER MYID").await.lines().nth(1).unwrap().to_owned();
-    let (from_id, to_id) = (id(from).await, id(to).await);
-    admin(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {from_id}")).await;
-    admin(from, &format!("CLUSTER SETSLOT {slot} MIGRATING {to_id}")).await;
+    let moving = SlotMove::of("holdtight:k", &cluster).await;
+    moving.begin().await;
     // While it moves everything either works or says "try again".
-    let moving = extend(&store, &key, &me, LONG).await;
-    assert!(moving.as_ref().err().is_none_or(|error| error.kind().is_transient()), "{moving:?}");
-    let keys = admin(from, &format!("CLUSTER GETKEYSINSLOT {slot} 100")).await;
-    for name in keys.lines().skip(1).filter(|line| !line.starts_with('$')) {
-        let quoted = name.replace('\u{1}', "\\x01");
-        let moved =
-            admin(from, &format!("MIGRATE 127.0.0.1 {} \"{quoted}\" 0 5000", to.port())).await;
-        assert!(moved.starts_with("+OK"), "{quoted}: {moved}");
-    }
+    let half = extend(&store, &key, &me, LONG).await;
+    assert!(half.as_ref().err().is_none_or(|error| error.kind().is_transient()), "{half:?}");
+    moving.keys(1).await;
     // All keys are there, but the slot is not yet: answered by a question to the other node.
     let kept = extended(&store, &key, &me, LONG).await;
     assert!(matches!(kept, Extension::Extended(now) if now.fence == lease.fence));
-    for node in [to, from] {
-        admin(node, &format!("CLUSTER SETSLOT {slot} NODE {to_id}")).await;
-    }
+    moving.end().await;
     let kept = extended(&store, &key, &me, LONG).await;
     assert!(matches!(kept, Extension::Extended(now) if now.fence == lease.fence));
     assert!(lookup(&other, &key).await.is_some());

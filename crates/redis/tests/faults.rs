@@ -2,10 +2,13 @@
 
 mod support;
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdtight_core::{Attempt, Backend, ErrorKind, Extension, Intent, Release};
+use holdtight_core::{
+    Attempt, Backend, ErrorKind, ExtendBy, ExtendRequest, Extension, Intent, Release,
+};
 use holdtight_redis::RedisStore;
 use holdtight_testkit::servers::Redis;
 use holdtight_testkit::{Flow, Proxy};
@@ -301,5 +304,40 @@ on_redis! {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         admin(server, "REPLICAOF NO ONE").await;
         recovers(&store).await;
+    }
+}
+
+on_redis! {
+    async fn a_lease_that_cannot_be_renewed_spoils_no_other_of_its_batch(server: &Redis) {
+        for layout in ["native", "token", "syncguard"] {
+            admin(server, "ACL SETUSER ann on >pw resetkeys ~* &* +@all").await;
+            let url = format!("redis://ann:pw@127.0.0.1:{}?prefix=p&layout={layout}", server.port());
+            let store = connect(&url).await;
+            let keys: Vec<_> = (0..9).map(|n| key(&format!("{layout}{n}"))).collect();
+            let secrets: Vec<_> = keys.iter().map(|_| secret()).collect();
+            for (key, secret) in keys.iter().zip(&secrets) {
+                granted(&store, key, secret).await;
+            }
+            // All but the fifth.
+            let mut acl = "ACL SETUSER ann resetkeys ~*\u{1}* ~*id:*".to_owned();
+            for n in (0..9).filter(|n| *n != 4) {
+                write!(acl, " ~*{layout}{n}").unwrap();
+            }
+            assert_eq!(admin(server, &acl).await, "+OK\r\n");
+            let batch = keys.iter().zip(&secrets).map(|(key, secret)| {
+                ExtendRequest::new(key.clone(), secret.clone(), ExtendBy::AtLeast(LONG))
+            });
+            let answers = Arc::clone(&store).extend(batch.collect()).await.unwrap();
+            for (n, answer) in answers.into_iter().enumerate() {
+                match answer {
+                    Ok(Extension::Extended(_)) => assert_ne!(n, 4, "{layout}"),
+                    Err(error) => {
+                        assert_eq!((n, error.kind()), (4, ErrorKind::AuthFailed), "{layout}: {error}");
+                        assert!(error.to_string().contains(keys[4].as_str()), "{error}");
+                    }
+                    other => panic!("{layout} {n}: {other:?}"),
+                }
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use holdtight_core::{
-    AcquireRequest, Backend as _, ErrorKind, Fence, Release, Transfer, TransferRequest,
+    AcquireRequest, Backend as _, ErrorKind, Fence, Intent, Release, Transfer, TransferRequest,
 };
 use holdtight_redis::RedisStore;
 use holdtight_testkit::servers::Redis;
@@ -93,5 +93,20 @@ on_redis! {
         let before = count(server, "DBSIZE").await;
         assert_eq!(release(&store, &name, &me).await, Release::Released);
         assert_eq!(count(server, "DBSIZE").await, before - 2, "lock and index go, the counter stays");
+    }
+}
+
+on_redis! {
+    async fn a_held_lock_is_renewed_though_memory_is_full(server: &Redis) {
+        let store = store(server).await;
+        let (key, me) = (key("k"), secret());
+        let lease = granted(&store, &key, &me).await;
+        admin(server, "CONFIG SET maxmemory 1").await;
+        let kept = support::extend(&store, &key, &me, 2 * LONG).await.unwrap();
+        let holdtight_core::Extension::Extended(kept) = kept else { panic!("{kept:?}") };
+        assert!(kept.fence == lease.fence && kept.ttl > LONG);
+        let refused = support::attempt(&store, &support::key("l"), &me, Intent::Try).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::RateLimited, "{refused}");
+        assert_eq!(release(&store, &key, &me).await, Release::Released);
     }
 }

@@ -2,8 +2,9 @@
 -- 'wait' and the client for the key. Hints only: whatever fails here fails silently, because the step before it
 -- has been done.
 local function wake(waiters, lock)
+  if not waiters then return end
   local before, tag = string.match(waiters, '^([^\1]*\1)wait([^:]*:)')
-  for _ = 1, 64 do
+  for _ = 1, 5000 do
     local first = redis.pcall('ZPOPMIN', waiters)
     if type(first) ~= 'table' or not first[1] then return end
     local channel = before .. 'wake' .. tag .. string.sub(first[1], 1, 22)
@@ -14,6 +15,7 @@ end
 
 -- Takes one out who waits no more. It may have been woken a moment ago: if the lock is free the wake-up passes on.
 local function withdraw(waiters, lock, secret, free)
+  if not waiters then return end
   redis.pcall('ZREM', waiters, string.sub(ARGV[1], 1, 22) .. ':' .. secret)
   if free then wake(waiters, lock) end
 end

@@ -13,6 +13,9 @@ for i = 1, #KEYS / 2 do
     local ends = now + ms
     if how == 'A' then ends = math.min(lock.expiresAtMs + ms, now + 86400000) end
     if ends > lock.expiresAtMs then
+      -- A server whose memory is full lets a script go on that has begun to write, and a new end is a write that it
+      -- always takes. Without it the lock could not be renewed.
+      redis.call('PEXPIRE', key, decimal(ends - now + 1000))
       lock.expiresAtMs = ends
       store(lock, now, key, index)
     end

@@ -5,12 +5,19 @@
 local micros = clock()
 local now = math.floor(micros / 1000)
 local lock = lock_of(read(KEYS[1]))
-if not (lock and lock.lockId == ARGV[2] and is_live(lock, now)) then return 'N\n' .. ARGV[1] end
-local fence, refusal = count(KEYS[2], micros)
-if not fence then return refusal end
-lock.lockId, lock.fence, lock.acquiredAtMs = ARGV[3], fence, now
-lock.expiresAtMs = now + tonumber(ARGV[4])
-redis.call('DEL', KEYS[3])
+if not (lock and is_live(lock, now)) then return 'N\n' .. ARGV[1] end
+local ends = now + tonumber(ARGV[4])
+if lock.lockId == ARGV[3] then
+  -- Done before, by a request whose answer was lost: the same grant, with its fence.
+  lock.expiresAtMs = math.max(lock.expiresAtMs, ends)
+elseif lock.lockId == ARGV[2] then
+  local fence, refusal = count(KEYS[2], micros)
+  if not fence then return refusal end
+  lock.lockId, lock.fence, lock.acquiredAtMs, lock.expiresAtMs = ARGV[3], fence, now, ends
+  redis.call('DEL', KEYS[3])
+else
+  return 'N\n' .. ARGV[1]
+end
 store(lock, now, KEYS[1], KEYS[4])
 local others = redis.pcall('ZCARD', KEYS[5])
-return table.concat({'T', ARGV[1], fence, ARGV[4], type(others) == 'number' and others or 0}, '\n')
+return table.concat({'T', ARGV[1], lock.fence, lock.expiresAtMs - now, type(others) == 'number' and others or 0}, '\n')
