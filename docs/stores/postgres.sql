@@ -1,4 +1,4 @@
--- The schema of holdtight's PostgreSQL store, version 1.
+-- The schema of holdtight's PostgreSQL store, version 2.
 --
 -- `holdtight migrate` and `holdtight_postgres::migrate` run exactly this text, as one transaction. Running it again
 -- changes nothing; running it from many processes at once is safe. It needs a role that may create a schema.
@@ -23,7 +23,7 @@ BEGIN
         CREATE SCHEMA "holdtight";
     END IF;
     IF pg_catalog.to_regclass('"holdtight"."locks_meta"') IS NOT NULL THEN
-        IF (SELECT m.version > 1 FROM "holdtight"."locks_meta" AS m) THEN
+        IF (SELECT m.version > 2 FROM "holdtight"."locks_meta" AS m) THEN
             RAISE EXCEPTION 'the schema was made by a newer holdtight; upgrade this program instead'
                 USING ERRCODE = 'HTNEW';
         END IF;
@@ -36,6 +36,7 @@ $do$;
 -- so that every update stays in its page (HOT) and costs no index write.
 CREATE TABLE IF NOT EXISTS "holdtight"."locks" (
     key        text COLLATE "C" NOT NULL PRIMARY KEY,
+    -- Half a SHA-256 of it, which is all that ever leaves the program.
     secret     text COLLATE "C" NOT NULL,
     fence      bigint           NOT NULL,
     granted_at timestamptz      NOT NULL,
@@ -56,7 +57,11 @@ CREATE TABLE IF NOT EXISTS "holdtight"."locks_meta" (
     swept_at   timestamptz NOT NULL DEFAULT '-infinity',
     sweep_from text        NOT NULL DEFAULT ''
 );
-INSERT INTO "holdtight"."locks_meta" (version) VALUES (1) ON CONFLICT (only_row) DO UPDATE SET version = 1;
+INSERT INTO "holdtight"."locks_meta" (version) VALUES (2) ON CONFLICT (only_row) DO UPDATE SET version = 2;
+
+-- Since version 2. Whoever was woken, and until when nobody else in line may take the key: 'until_µs channel/ticket'. The
+-- way to the one that is next may be longer than that of those who contend nearby.
+ALTER TABLE "holdtight"."locks" ADD COLUMN IF NOT EXISTS heir text NOT NULL DEFAULT '';
 
 CREATE OR REPLACE FUNCTION "holdtight"."locks_version"() RETURNS integer
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
@@ -71,6 +76,24 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $fn$
         WHERE split_part(e, ' ', 2) <> p_waiter
           AND split_part(e, ' ', 1)::bigint > extract(epoch FROM clock_timestamp()) * 1000000
         ORDER BY n)
+$fn$;
+
+-- The queue when `waiter` was granted the key: without its entry, and without that of an heir who did not come in time.
+-- Another waiter of the heir's program may have come in its place: then the heir keeps it.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_queue_granted"(p_queue text[], p_heir text, p_waiter text) RETURNS text[]
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $fn$
+    SELECT "holdtight"."locks_queue_without"(CASE
+        WHEN p_heir = '' OR split_part(p_heir, ' ', 1)::bigint > extract(epoch FROM clock_timestamp()) * 1000000
+            OR split_part(split_part(p_heir, ' ', 2), '/', 1) = split_part(p_waiter, '/', 1) THEN p_queue
+        ELSE "holdtight"."locks_queue_without"(p_queue, split_part(p_heir, ' ', 2)) END, p_waiter)
+$fn$;
+
+-- Whether an heir of another program has the right of way before `waiter`. Who does not stand in line is not kept back.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_has_heir"(p_heir text, p_waiter text) RETURNS boolean
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $fn$
+    SELECT p_heir <> '' AND p_waiter <> ''
+        AND split_part(split_part(p_heir, ' ', 2), '/', 1) <> split_part(p_waiter, '/', 1)
+        AND split_part(p_heir, ' ', 1)::bigint > extract(epoch FROM clock_timestamp()) * 1000000
 $fn$;
 
 -- Whether `waiter` has an entry that lives for another half minute.
@@ -89,6 +112,10 @@ DECLARE
     kept  text[] := "holdtight"."locks_queue_without"(p_queue, '');
     entry text := ((extract(epoch FROM clock_timestamp()) + 60) * 1000000)::bigint || ' ' || p_waiter;
 BEGIN
+    -- Whoever gives the key back notifies this channel: one that cannot be notified would undo others' releases.
+    IF p_waiter !~ '^[A-Za-z0-9_]{1,63}/[A-Za-z0-9]{1,32}$' THEN
+        RAISE EXCEPTION 'a waiter is called CHANNEL/TICKET' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     FOR i IN 1 .. cardinality(kept) LOOP
         IF split_part(kept[i], ' ', 2) = p_waiter THEN
             kept[i] := entry;
@@ -118,6 +145,18 @@ DECLARE
         || (((extract(epoch FROM clock_timestamp()) + 300) * 1000000)::bigint || ' ' || name);
 BEGIN
     RETURN kept[greatest(1, cardinality(kept) - 127):];
+END
+$fn$;
+
+-- Fails where statements of one transaction see one snapshot: then nobody can be sure to see what a sweep has removed
+-- meanwhile, and a fence could be given twice. Connections of ours ask for READ COMMITTED.
+CREATE OR REPLACE FUNCTION "holdtight"."locks_must_see_all"() RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $fn$
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'locks need transactions that are read committed, this one is %',
+            current_setting('transaction_isolation') USING ERRCODE = 'HTISO';
+    END IF;
 END
 $fn$;
 
@@ -160,10 +199,12 @@ BEGIN
                     clock_timestamp() + p_ttl_us * interval '1 microsecond'),
                 owner = p_owner,
                 queue = CASE WHEN l.queue = '{}' THEN l.queue
-                    ELSE "holdtight"."locks_queue_without"(l.queue, p_waiter) END,
+                    ELSE "holdtight"."locks_queue_granted"(l.queue, l.heir, p_waiter) END,
+                heir = '',
                 withdrawn = CASE WHEN l.withdrawn = '{}' THEN l.withdrawn
                     ELSE "holdtight"."locks_queue_without"(l.withdrawn, '') END
             WHERE (l.secret IN ('', p_secret) OR l.expires_at <= clock_timestamp())
+              AND (l.heir = '' OR l.secret = p_secret OR NOT "holdtight"."locks_has_heir"(l.heir, p_waiter))
               AND (l.withdrawn = '{}' OR NOT "holdtight"."locks_is_withdrawn"(l.withdrawn, p_secret))
             RETURNING l.fence, extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000, l.queue <> '{}', l.xmax = 0
             INTO fence_no, left_us, contended, fresh;
@@ -171,6 +212,7 @@ BEGIN
                 -- A sweep may have removed this key's row after our snapshot was taken. From here on no sweep can
                 -- touch the key, and a look with a new snapshot sees the mark that such a sweep left.
                 IF fresh THEN
+                    PERFORM "holdtight"."locks_must_see_all"();
                     SELECT m.high_water INTO mark FROM "holdtight"."locks_meta" AS m;
                     IF mark >= fence_no THEN
                         UPDATE "holdtight"."locks" SET fence = mark + 1 WHERE key = p_key
@@ -178,8 +220,9 @@ BEGIN
                     END IF;
                 END IF;
                 granted := true;
-                PERFORM set_config('synchronous_commit', CASE current_setting('synchronous_commit')
-                    WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true);
+                -- Doubts about the commit come as warnings.
+                PERFORM set_config('client_min_messages', 'warning', true), set_config('synchronous_commit',
+                    CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true);
                 RETURN;
             END IF;
             -- A request that comes after its secret was given back has nobody left who waits for the answer.
@@ -187,13 +230,14 @@ BEGIN
             IF FOUND AND "holdtight"."locks_is_withdrawn"(seen.withdrawn, p_secret) THEN
                 RAISE EXCEPTION 'this secret was given back before its request arrived' USING ERRCODE = 'HTOLD';
             END IF;
-            -- Somebody holds it. What is written from here on is a hint and need not be durable.
+            -- Somebody holds it, or is about to. What is written from here on is a hint and need not be durable.
             PERFORM set_config('synchronous_commit', 'off', true);
             IF p_waiter = '' THEN
                 SELECT * INTO seen FROM "holdtight"."locks" WHERE key = p_key;
             ELSE
                 UPDATE "holdtight"."locks" AS l SET queue = "holdtight"."locks_queue_with"(l.queue, p_waiter)
-                WHERE l.key = p_key AND l.secret NOT IN ('', p_secret) AND l.expires_at > clock_timestamp()
+                WHERE l.key = p_key AND (l.secret NOT IN ('', p_secret) AND l.expires_at > clock_timestamp()
+                    OR l.secret <> p_secret AND "holdtight"."locks_has_heir"(l.heir, p_waiter))
                 RETURNING l.* INTO seen;
             END IF;
             EXIT WHEN FOUND;
@@ -206,6 +250,9 @@ BEGIN
     END IF;
     fence_no := seen.fence;
     left_us := greatest(0, extract(epoch FROM seen.expires_at - clock_timestamp()) * 1000000);
+    IF seen.heir <> '' AND left_us = 0 THEN
+        left_us := greatest(0, split_part(seen.heir, ' ', 1)::bigint - extract(epoch FROM clock_timestamp()) * 1000000);
+    END IF;
     age_us := greatest(0, extract(epoch FROM clock_timestamp() - seen.granted_at) * 1000000);
     held_by := seen.owner;
 END
@@ -284,8 +331,9 @@ BEGIN
 END
 $fn$;
 
--- Gives the key back if `secret` holds it, withdraws the waiter, and wakes the first one that is left if the key is
--- free now. May be lazy: a release that a crash undoes is a lock held to the end of its lease. p_late says that a request
+-- Gives the key back if `secret` holds it, withdraws the waiter (all of a channel, if p_waiter ends with '/'), and wakes
+-- the first one that is left if the key is free now. That one keeps its place, and has the right of way before the others
+-- for 300 ms: as long as a wake-up and an answer take between continents. May be lazy: a release that a crash undoes is a lock held to the end of its lease. p_late says that a request
 -- of this secret may still arrive after this release: it is barred.
 CREATE OR REPLACE FUNCTION "holdtight"."locks_release"(
     p_key text, p_secret text, p_waiter text, p_late boolean, OUT released boolean)
@@ -294,6 +342,7 @@ DECLARE
     seen   "holdtight"."locks";
     rest   text[];
     barred text[];
+    next   text := '';
     woken  text;
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true),
@@ -313,6 +362,7 @@ BEGIN
         INSERT INTO "holdtight"."locks" AS l (key, secret, fence, granted_at, expires_at, owner)
         VALUES (p_key, '', 0, clock_timestamp(), clock_timestamp(), '') ON CONFLICT (key) DO NOTHING;
         IF FOUND THEN
+            PERFORM "holdtight"."locks_must_see_all"();
             -- As in a grant: the mark of a sweep that removed the row before us, seen with a new snapshot.
             UPDATE "holdtight"."locks" AS l SET fence = m.high_water FROM "holdtight"."locks_meta" AS m
             WHERE l.key = p_key;
@@ -327,19 +377,31 @@ BEGIN
     END IF;
     released := seen.secret = p_secret AND p_secret <> '' AND seen.expires_at > clock_timestamp();
     rest := "holdtight"."locks_queue_without"(seen.queue, p_waiter);
+    IF right(p_waiter, 1) = '/' THEN
+        rest := ARRAY(SELECT e FROM unnest(rest) WITH ORDINALITY AS q(e, n)
+            WHERE NOT starts_with(split_part(e, ' ', 2), p_waiter) ORDER BY n);
+    END IF;
     barred := CASE WHEN p_late THEN "holdtight"."locks_withdraw"(seen.withdrawn, p_secret) ELSE seen.withdrawn END;
     IF released OR seen.secret = '' OR seen.expires_at <= clock_timestamp() THEN
-        woken := split_part(split_part(rest[1], ' ', 2), '/', 1);
-        rest := rest[2:];
+        -- An heir who is still in line and in time was woken already.
+        IF NOT released AND seen.heir <> '' AND "holdtight"."locks_has_heir"(seen.heir, '/') AND EXISTS (
+            SELECT FROM unnest(rest) AS q(e) WHERE split_part(e, ' ', 2) = split_part(seen.heir, ' ', 2)) THEN
+            next := seen.heir;
+        ELSIF rest[1] <> '' THEN
+            next := ((extract(epoch FROM clock_timestamp()) + 0.3) * 1000000)::bigint || ' ' || split_part(rest[1], ' ', 2);
+            woken := split_part(split_part(rest[1], ' ', 2), '/', 1);
+        END IF;
     END IF;
     IF released THEN
         UPDATE "holdtight"."locks" AS l
-        SET secret = '', expires_at = clock_timestamp(), owner = '', queue = rest, withdrawn = barred
+        SET secret = '', expires_at = clock_timestamp(), owner = '', queue = rest, heir = next, withdrawn = barred
         WHERE l.key = p_key;
-    ELSIF rest <> seen.queue OR p_late THEN
-        UPDATE "holdtight"."locks" AS l SET queue = rest, withdrawn = barred WHERE l.key = p_key;
+    ELSIF rest <> seen.queue OR next <> seen.heir OR p_late THEN
+        UPDATE "holdtight"."locks" AS l SET queue = rest, heir = next, withdrawn = barred WHERE l.key = p_key;
     END IF;
-    IF woken <> '' THEN
+    -- A queue of notifications that is full, because some program listens and never reads, would undo the release. Then
+    -- waiters find out by their timers.
+    IF woken <> '' AND pg_notification_queue_usage() < 0.9 THEN
         PERFORM pg_notify(woken, p_key);
     END IF;
 END
@@ -378,23 +440,58 @@ BEGIN
 END
 $fn$;
 
--- Moves the ends of several leases, never earlier. What is not held is not in the answer.
+-- Moves the ends of several leases, never earlier. What is not held is not in the answer. A row that somebody else has
+-- locked is waited for, half a second for all of them together, and then told without a fence: it says nothing about the
+-- others, which must not be lost because of it.
 CREATE OR REPLACE FUNCTION "holdtight"."locks_extend"(
     p_keys text[], p_secrets text[], p_at_least_us bigint[], p_extra_us bigint[])
 RETURNS TABLE (place integer, fence_no bigint, left_us bigint, contended boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
+DECLARE
+    began    timestamptz := clock_timestamp();
+    patience bigint;
+    mine     text[];
+    late     text;
 BEGIN
-    PERFORM set_config('lock_timeout', '2s', true), set_config('synchronous_commit',
+    PERFORM set_config('client_min_messages', 'warning', true), set_config('synchronous_commit',
         CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true);
+    SELECT array_agg(f.key) INTO mine FROM (
+        SELECT l.key FROM "holdtight"."locks" AS l
+        JOIN unnest(p_keys, p_secrets, p_at_least_us, p_extra_us) AS r(key, secret, at_least, extra)
+            ON l.key = r.key AND l.secret = r.secret AND r.secret <> ''
+        WHERE r.at_least + r.extra > 0
+        FOR NO KEY UPDATE OF l SKIP LOCKED) AS f;
+    -- In one order everywhere, so that two of these cannot wait for each other.
+    FOR late IN
+        SELECT l.key FROM "holdtight"."locks" AS l
+        JOIN unnest(p_keys, p_secrets, p_at_least_us, p_extra_us) AS r(key, secret, at_least, extra)
+            ON l.key = r.key AND l.secret = r.secret AND r.secret <> ''
+        WHERE r.at_least + r.extra > 0 AND l.expires_at > clock_timestamp() AND l.key <> ALL (coalesce(mine, '{}')) ORDER BY l.key
+    LOOP
+        patience := floor(extract(epoch FROM began + interval '0.5 seconds' - clock_timestamp()) * 1000);
+        EXIT WHEN patience <= 0;
+        BEGIN
+            PERFORM set_config('lock_timeout', patience::text, true);
+            PERFORM FROM "holdtight"."locks" AS l WHERE l.key = late FOR NO KEY UPDATE;
+            mine := mine || late;
+        EXCEPTION WHEN lock_not_available THEN
+            NULL;
+        END;
+    END LOOP;
     RETURN QUERY
     UPDATE "holdtight"."locks" AS l
     SET expires_at = greatest(l.expires_at, clock_timestamp() + r.at_least * interval '1 microsecond',
         least(l.expires_at + r.extra * interval '1 microsecond', clock_timestamp() + interval '24 hours'))
     FROM unnest(p_keys, p_secrets, p_at_least_us, p_extra_us) WITH ORDINALITY AS r(key, secret, at_least, extra, n)
-    WHERE l.key = r.key AND l.secret = r.secret AND r.secret <> '' AND l.expires_at > clock_timestamp()
-      AND r.at_least + r.extra > 0
+    WHERE l.key = ANY (mine) AND l.key = r.key AND l.secret = r.secret AND r.secret <> ''
+      AND l.expires_at > clock_timestamp() AND r.at_least + r.extra > 0
     RETURNING r.n::integer, l.fence, (extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000)::bigint,
         l.queue <> '{}';
+    RETURN QUERY
+    SELECT r.n::integer, NULL::bigint, NULL::bigint, NULL::boolean
+    FROM unnest(p_keys, p_secrets, p_at_least_us, p_extra_us) WITH ORDINALITY AS r(key, secret, at_least, extra, n)
+    JOIN "holdtight"."locks" AS l ON l.key = r.key AND l.secret = r.secret AND r.secret <> ''
+    WHERE l.key <> ALL (coalesce(mine, '{}')) AND l.expires_at > clock_timestamp() AND r.at_least + r.extra > 0;
     -- Who asks for nothing only wants to know.
     RETURN QUERY
     SELECT r.n::integer, l.fence, (extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000)::bigint,
@@ -405,21 +502,26 @@ BEGIN
 END
 $fn$;
 
--- Hands a held key to the next owner: another secret, lease, owner and fence.
+-- Hands a held key to the next owner: another secret, lease, owner and fence. Asked again because the answer was lost, it
+-- tells of the same grant: the next owner has the key already, and keeps its fence.
 CREATE OR REPLACE FUNCTION "holdtight"."locks_transfer"(
     p_key text, p_from text, p_to text, p_ttl_us bigint, p_owner text,
     OUT fence_no bigint, OUT left_us bigint, OUT contended boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $fn$
 BEGIN
-    PERFORM set_config('lock_timeout', '2s', true), set_config('synchronous_commit',
-        CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true);
+    PERFORM set_config('lock_timeout', '2s', true), set_config('client_min_messages', 'warning', true),
+        set_config('synchronous_commit',
+            CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true);
     -- FOR UPDATE, as in a grant, excludes locks_fenced().
-    PERFORM FROM "holdtight"."locks" AS l WHERE l.key = p_key AND l.secret = p_from FOR UPDATE;
+    PERFORM FROM "holdtight"."locks" AS l WHERE l.key = p_key AND l.secret IN (p_from, p_to) FOR UPDATE;
     UPDATE "holdtight"."locks" AS l
-    SET secret = p_to, owner = p_owner, granted_at = clock_timestamp(),
-        fence = greatest(l.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
-        expires_at = clock_timestamp() + p_ttl_us * interval '1 microsecond'
-    WHERE l.key = p_key AND l.secret = p_from AND p_from <> '' AND l.expires_at > clock_timestamp()
+    SET secret = p_to, owner = p_owner,
+        granted_at = CASE WHEN l.secret = p_to THEN l.granted_at ELSE clock_timestamp() END,
+        fence = CASE WHEN l.secret = p_to THEN l.fence
+            ELSE greatest(l.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) END,
+        expires_at = greatest(CASE WHEN l.secret = p_to THEN l.expires_at END,
+            clock_timestamp() + p_ttl_us * interval '1 microsecond')
+    WHERE l.key = p_key AND l.secret IN (p_from, p_to) AND l.secret <> '' AND l.expires_at > clock_timestamp()
       AND (l.withdrawn = '{}' OR NOT "holdtight"."locks_is_withdrawn"(l.withdrawn, p_to))
     RETURNING l.fence, (extract(epoch FROM l.expires_at - clock_timestamp()) * 1000000)::bigint, l.queue <> '{}'
     INTO fence_no, left_us, contended;
@@ -467,6 +569,10 @@ DECLARE
 BEGIN
     removed := 0;
     more := false;
+    -- With one snapshot for the whole transaction, grants that were made meanwhile would not be seen.
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RETURN;
+    END IF;
     PERFORM set_config('lock_timeout', '2s', true), set_config('synchronous_commit', 'off', true);
     -- The usual answer, "not yet", locks and writes nothing.
     PERFORM FROM "holdtight"."locks_meta" AS m

@@ -357,8 +357,19 @@ impl Options {
         if syncguard && table == fence_table {
             return Err(LockError::invalid_config("table and fence_table must differ"));
         }
+        // Whoever names certificates does not mean plain text, not even on this machine.
+        let certificates = self.root_cert.is_some() || client_cert.is_some();
+        let tls = self.tls.unwrap_or_else(|| match default_tls(&base) {
+            TlsMode::Disable if certificates => TlsMode::Prefer,
+            mode => mode,
+        });
+        let tls = match tls {
+            // As in libpq: whoever names an authority wants it asked.
+            TlsMode::Require if self.root_cert.is_some() => TlsMode::VerifyCa,
+            mode => mode,
+        };
         Ok(PostgresConfig {
-            tls: self.tls.unwrap_or_else(|| default_tls(&base)),
+            tls,
             schema: named(self.schema, "holdtight", "public"),
             table,
             fence_table,
@@ -549,7 +560,7 @@ mod tests {
         assert_eq!(config.base.get_password(), Some(&b"s3cret"[..]));
         assert!(!format!("{config:?}").contains("s3cret"));
         let config = with("postgres://ann:own@db.example/d?sslmode=require", "verify-ca").unwrap();
-        assert_eq!(config.tls, TlsMode::Require);
+        assert_eq!(config.tls, TlsMode::VerifyCa);
         assert_eq!(config.base.get_password(), Some(&b"own"[..]));
         let error = with("postgres://ann@db.example/d", "s3cret").unwrap_err().to_string();
         assert!(error.contains("PGSSLMODE") && !error.contains("s3cret"), "{error}");

@@ -3,12 +3,16 @@
 //! Keeping connections and opening new ones is left to `lanes` and `listen`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use holdtight_core::{ErrorKind, LockError};
+use futures_util::StreamExt as _;
+use futures_util::future::try_join;
+use futures_util::stream::FuturesUnordered;
+use holdtight_core::{ErrorKind, LockError, spawn_lasting};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
@@ -24,17 +28,26 @@ use crate::tls;
 /// How long one host may take to answer when more than the step's own timeout would allow.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a host is waited for before the next one is asked beside it: more than a connection takes that works, and
+/// so little that a host that is silent costs no lock its lease.
+const HEAD_START: Duration = Duration::from_millis(300);
+
 /// Opens connections to the one host that takes writes.
 pub(crate) struct Connector {
     pub(crate) config: PostgresConfig,
     tls: MakeRustlsConnect,
     hello: String,
+    /// The host that was the primary last, to ask first.
+    primary: AtomicUsize,
 }
 
 /// An open connection. Requests on it are pipelined; when the last one is done and nobody has it, it closes.
 pub(crate) struct Link {
     pub(crate) client: Client,
     doubts: Arc<AtomicU64>,
+    /// Which host of the URL it leads to, and since when.
+    pub(crate) host: usize,
+    pub(crate) opened: Instant,
 }
 
 /// What arrives without being asked for: the payload of a notification.
@@ -54,14 +67,20 @@ impl Connector {
         };
         let hello = format!(
             "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only'), \
-             {version}, pg_catalog.current_setting('fsync'), $1::bigint"
+             {version}, pg_catalog.current_setting('fsync'), pg_catalog.current_setting('transaction_isolation'), $1::bigint"
         );
-        Ok(Self { config, tls, hello })
+        Ok(Self { config, tls, hello, primary: AtomicUsize::new(0) })
     }
 
-    /// Opens a connection for steps: tries the hosts in order and takes the first that is a primary with our schema.
+    /// Opens a connection for steps: to the first host that turns out to be a primary with our schema.
     pub(crate) async fn connect(&self) -> Result<Link, LockError> {
         Ok(self.open(Some(&self.hello)).await?.0)
+    }
+
+    /// Whether no other host was found to be the primary since this connection was opened: all lanes follow the first
+    /// that had to move, and none waits on its own for a host that is silent.
+    pub(crate) fn leads_to_primary(&self, link: &Link) -> bool {
+        link.host == self.primary.load(Ordering::Relaxed)
     }
 
     /// Opens a connection without asking for our schema: it need not exist yet.
@@ -75,19 +94,45 @@ impl Connector {
     }
 
     async fn open(&self, hello: Option<&str>) -> Result<(Link, News), LockError> {
-        let mut refusals: Vec<(String, LockError)> = Vec::new();
-        for (place, host) in self.config.base.get_hosts().iter().enumerate() {
-            let attempt = self.open_host(place, host, hello);
-            match tokio::time::timeout(CONNECT_TIMEOUT, attempt).await {
-                Ok(Ok(found)) => return Ok(found),
-                Ok(Err(error)) => refusals.push((shown_host(host), error)),
-                Err(_) => refusals.push((
-                    shown_host(host),
+        let hosts = self.config.base.get_hosts();
+        let primary = self.primary.load(Ordering::Relaxed);
+        // The one that was good last, then the others as they are named.
+        let mut order: Vec<usize> = (0..hosts.len()).collect();
+        order.sort_by_key(|place| *place != primary);
+        let mut next = order.into_iter();
+        // Without a greeting nothing tells a primary from the rest but the order of the hosts.
+        let head_start = if hello.is_some() { HEAD_START } else { CONNECT_TIMEOUT * 2 };
+        let mut refusals: Vec<(usize, LockError)> = Vec::new();
+        let mut attempts = FuturesUnordered::new();
+        while refusals.len() < hosts.len() {
+            if let Some(place) = next.next() {
+                attempts.push(async move {
+                    let attempt = self.open_host(place, &hosts[place], hello);
+                    (place, tokio::time::timeout(CONNECT_TIMEOUT, attempt).await)
+                });
+            }
+            let answer = if next.len() == 0 {
+                attempts.next().await
+            } else {
+                tokio::time::timeout(head_start, attempts.next()).await.unwrap_or_default()
+            };
+            match answer {
+                Some((place, Ok(Ok(found)))) => {
+                    self.primary.store(place, Ordering::Relaxed);
+                    return Ok(found);
+                }
+                Some((place, Ok(Err(error)))) => refusals.push((place, error)),
+                Some((place, Err(_))) => refusals.push((
+                    place,
                     LockError::unavailable(format!("no answer within {CONNECT_TIMEOUT:?}")),
                 )),
+                // Silent so far: the next host is asked beside it.
+                None => {}
             }
         }
-        Err(combine(refusals))
+        refusals.sort_by_key(|(place, _)| *place);
+        let named = refusals.into_iter().map(|(place, error)| (shown_host(&hosts[place]), error));
+        Err(combine(named.collect()))
     }
 
     async fn open_host(
@@ -104,7 +149,7 @@ impl Connector {
         let doubts = Arc::new(AtomicU64::new(0));
         let (news, heard) = mpsc::unbounded_channel();
         let seen = Arc::clone(&doubts);
-        tokio::spawn(async move {
+        spawn_lasting(async move {
             let messages = std::future::poll_fn(|cx| {
                 loop {
                     match std::task::ready!(connection.poll_message(cx)) {
@@ -129,10 +174,15 @@ impl Connector {
             });
             messages.await;
         });
-        let link = Link { client, doubts };
-        if let Some(hello) = hello {
-            self.check_hello(&link, hello).await?;
-        }
+        let link = Link { client, doubts, host: place, opened: Instant::now() };
+        // Both leave together, in this order.
+        try_join(self.settle(&link), async {
+            match hello {
+                Some(hello) => self.check_hello(&link, hello).await,
+                None => Ok(()),
+            }
+        })
+        .await?;
         Ok((link, heard))
     }
 
@@ -170,6 +220,16 @@ impl Connector {
         one
     }
 
+    /// Sees to it that transactions are as we need them, whatever the role or the database says.
+    async fn settle(&self, link: &Link) -> Result<(), LockError> {
+        // A pooler would hand the setting to somebody else's session.
+        if self.config.pooled {
+            return Ok(());
+        }
+        let set = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED";
+        link.client.batch_execute(set).await.map_err(|error| from_driver(&error, Phase::Connect))
+    }
+
     /// Refuses standbys, databases without our schema or with another version of it, and servers that forget grants.
     async fn check_hello(&self, link: &Link, hello: &str) -> Result<(), LockError> {
         let echo = fastrand::i64(..);
@@ -186,9 +246,16 @@ impl Connector {
                 "the answer to another request came on a new connection",
             ));
         }
-        let answer: Result<(bool, &str, i32, &str), tokio_postgres::Error> =
-            (|| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?)))();
-        let (standby, read_only, version, fsync) =
+        let answer: Result<(bool, &str, i32, &str, &str), tokio_postgres::Error> = (|| {
+            Ok((
+                row.try_get(0)?,
+                row.try_get(1)?,
+                row.try_get(2)?,
+                row.try_get(3)?,
+                row.try_get(4)?,
+            ))
+        })();
+        let (standby, read_only, version, fsync, isolation) =
             answer.map_err(|_| malformed("something else to our greeting"))?;
         if standby || read_only != "off" {
             return Err(probe::refusal(ErrorKind::Unavailable, probe::standby()));
@@ -196,6 +263,12 @@ impl Connector {
         if version != VERSION {
             return Err(LockError::invalid_config(format!(
                 "the lock tables have version {version}, this program needs {VERSION}: run `holdtight migrate` with it, or upgrade it"
+            )));
+        }
+        if isolation != "read committed" {
+            return Err(LockError::invalid_config(format!(
+                "transactions are {isolation} here, and locks need read committed: say ALTER ROLE … SET \
+                 default_transaction_isolation = 'read committed' for the role in the URL"
             )));
         }
         if fsync != "on" && !self.config.forgetful {

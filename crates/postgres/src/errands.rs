@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use holdtight_core::{Attempt, Busy, Errand, Key, LockError, Release, Secret};
+use holdtight_core::{Attempt, Busy, Errand, Key, LockError, Release};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -21,7 +21,8 @@ pub(crate) struct Acquires {
 /// What a caller wants.
 pub(crate) struct Wanted {
     pub(crate) key: Key,
-    pub(crate) secret: Secret,
+    /// As the server knows it: see [`hashed`](crate::native::hashed).
+    pub(crate) secret: String,
     pub(crate) ttl_us: i64,
     pub(crate) owner: String,
     pub(crate) waiter: String,
@@ -47,7 +48,7 @@ impl Errand for Acquires {
                 &self.one,
                 &[
                     (&wanted.key.as_str(), Type::TEXT),
-                    (&wanted.secret.expose(), Type::TEXT),
+                    (&wanted.secret, Type::TEXT),
                     (&wanted.ttl_us, Type::INT8),
                     (&wanted.owner, Type::TEXT),
                     (&wanted.waiter, Type::TEXT),
@@ -71,7 +72,7 @@ impl Errand for Acquires {
                 &self.many,
                 &[
                     (&texts(|wanted| wanted.key.as_str()), Type::TEXT_ARRAY),
-                    (&texts(|wanted| wanted.secret.expose()), Type::TEXT_ARRAY),
+                    (&texts(|wanted| &wanted.secret), Type::TEXT_ARRAY),
                     (&ttls, Type::INT8_ARRAY),
                     (&texts(|wanted| &wanted.owner), Type::TEXT_ARRAY),
                     (&texts(|wanted| &wanted.waiter), Type::TEXT_ARRAY),
@@ -105,7 +106,8 @@ pub(crate) struct Releases {
 /// What a caller gives back.
 pub(crate) struct Given {
     pub(crate) key: Key,
-    pub(crate) secret: Secret,
+    /// As the server knows it: see [`hashed`](crate::native::hashed).
+    pub(crate) secret: String,
     pub(crate) waiter: String,
     /// A request with this secret may still arrive.
     pub(crate) late: bool,
@@ -131,7 +133,7 @@ impl Errand for Releases {
                 &self.one,
                 &[
                     (&given.key.as_str(), Type::TEXT),
-                    (&given.secret.expose(), Type::TEXT),
+                    (&given.secret, Type::TEXT),
                     (&given.waiter, Type::TEXT),
                     (&given.late, Type::BOOL),
                 ],
@@ -154,7 +156,7 @@ impl Errand for Releases {
                 &self.many,
                 &[
                     (&texts(|given| given.key.as_str()), Type::TEXT_ARRAY),
-                    (&texts(|given| given.secret.expose()), Type::TEXT_ARRAY),
+                    (&texts(|given| &given.secret), Type::TEXT_ARRAY),
                     (&texts(|given| &given.waiter), Type::TEXT_ARRAY),
                     (&late, Type::BOOL_ARRAY),
                 ],

@@ -86,10 +86,15 @@ fn meaning(code: &SqlState, phase: Phase, fatal: bool) -> (ErrorKind, &'static s
         "3F000" | "42P01" | "42883" | "42703" => (ErrorKind::InvalidConfig, MIGRATE),
         "HTOLD" => (ErrorKind::NotHeld, "; acquire the key anew"),
         "HTNEW" => (ErrorKind::InvalidConfig, ""),
+        "HTISO" => (
+            ErrorKind::InvalidConfig,
+            "; set default_transaction_isolation to 'read committed' for this role (ALTER ROLE … SET)",
+        ),
         "25006" => (ErrorKind::Unavailable, "; this server is read-only, locks need the primary"),
-        "55P03" => {
-            (ErrorKind::Unavailable, "; another transaction keeps the row of this key locked")
-        }
+        "55P03" => (
+            ErrorKind::Unavailable,
+            "; another transaction keeps the row of this key locked, perhaps a grant that waits for a synchronous standby",
+        ),
         // All of these undo the whole statement.
         "40001" | "40P01" | "57014" | "57P01" | "57P02" | "57P03" | "57P05" => {
             (ErrorKind::Unavailable, "")

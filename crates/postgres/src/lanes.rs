@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use holdtight_core::{Key, LockError};
+use holdtight_core::{Key, LockError, spawn_lasting};
 use tokio::sync::MutexGuard;
 use tokio::time::Instant;
 use tokio_postgres::types::{FromSql, ToSql, Type};
@@ -105,10 +105,27 @@ fn is_null(row: &Row) -> bool {
 /// The longest pause between two attempts to connect.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 
+/// Which connection a step uses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way<'a> {
+    /// The one of this key.
+    Of(&'a str),
+    /// The one that only renewals use, and that is opened with the first: a step that waits in the server for a row holds
+    /// up whatever comes after it on its connection, and a renewal has no time for that.
+    Renewals,
+}
+
+impl<'a> From<&'a str> for Way<'a> {
+    fn from(key: &'a str) -> Self {
+        Self::Of(key)
+    }
+}
+
 /// All connections for steps.
 pub(crate) struct Lanes {
     connector: Arc<Connector>,
     all: Vec<Arc<Lane>>,
+    renewals: Arc<Lane>,
     timeout: Duration,
     /// Whether a connection may carry several requests at once.
     pipelined: bool,
@@ -123,20 +140,32 @@ struct Lane {
     turn: tokio::sync::Mutex<()>,
 }
 
-/// The only request on a connection. Dropped before its answer came, it takes the connection out of use: the next
-/// request must not stand behind it.
-struct Alone<'a> {
+/// How long a connection may keep silent before a caller that gives up takes it out of use: its renewal may have no time
+/// for many such callers, and a needless new connection is cheap.
+const SILENCE: Duration = Duration::from_millis(250);
+
+/// A request on its way. Dropped before its answer came, it takes the connection out of use for those who come after: if
+/// it was silent for a while, because it may be dead without anybody having said so; and where only one request may be on
+/// its way, in any case, because the next must not stand behind it. What is on it still gets its answers.
+struct Sent<'a> {
+    lanes: &'a Lanes,
     lane: &'a Lane,
     link: &'a Arc<Link>,
-    finished: bool,
-    #[expect(dead_code, reason = "held, not read")]
-    turn: MutexGuard<'a, ()>,
+    at: Instant,
+    answered: bool,
+    turn: Option<MutexGuard<'a, ()>>,
 }
 
-impl Drop for Alone<'_> {
+impl Drop for Sent<'_> {
     fn drop(&mut self) {
-        if !self.finished {
+        if self.answered {
+            return;
+        }
+        if self.turn.is_some() {
             self.lane.give_up(self.link);
+        }
+        if self.at.elapsed() >= SILENCE {
+            self.lanes.suspect(self.link);
         }
     }
 }
@@ -153,7 +182,7 @@ impl Lanes {
     pub(crate) fn new(connector: Arc<Connector>) -> Self {
         let all = (0..connector.config.connections).map(|_| Arc::default()).collect();
         let (timeout, pipelined) = (connector.config.timeout, !connector.config.pooled);
-        Self { connector, all, timeout, pipelined }
+        Self { connector, all, renewals: Arc::default(), timeout, pipelined }
     }
 
     /// Opens the first connection, so that a wrong URL is noticed at once.
@@ -177,7 +206,7 @@ impl Lanes {
     /// The statement must be one of [`echoed`] or [`echoed_row`]: the answer is taken only if it carries the number of this request.
     pub(crate) async fn step(
         &self,
-        key: &str,
+        way: impl Into<Way<'_>>,
         phase: Phase,
         sql: &str,
         params: &[Param<'_>],
@@ -186,7 +215,7 @@ impl Lanes {
         let mut params = params.to_vec();
         params.push((&echo, Type::INT8));
         let request = Request::Statement(sql, &params, echo);
-        match self.bounded(key, phase, &request).await? {
+        match self.bounded(way.into(), phase, &request).await? {
             Answer::Rows(rows) => Ok(rows),
             Answer::Text(_) => Err(malformed("another kind of message")),
         }
@@ -195,25 +224,41 @@ impl Lanes {
     /// Several statements without parameters as one transaction and one round trip: the rows of the last one.
     pub(crate) async fn batch(
         &self,
-        key: &str,
+        way: impl Into<Way<'_>>,
         phase: Phase,
         sql: &str,
     ) -> Result<Vec<SimpleQueryRow>, LockError> {
         let echo = fastrand::i64(..);
         let sql = format!("{sql}; SELECT {echo}");
-        match self.bounded(key, phase, &Request::Batch(&sql, echo)).await? {
+        match self.bounded(way.into(), phase, &Request::Batch(&sql, echo)).await? {
             Answer::Text(rows) => Ok(rows),
             Answer::Rows(_) => Err(malformed("another kind of message")),
         }
     }
 
+    /// Takes every connection to the host of `link` out of use that is not younger: whatever keeps one of them silent,
+    /// a host that stands still or a firewall that forgot them, probably keeps all.
+    fn suspect(&self, link: &Link) {
+        for lane in self.all.iter().chain([&self.renewals]) {
+            if let Some(other) = lane.current()
+                && other.host == link.host
+                && other.opened <= link.opened
+            {
+                lane.give_up(&other);
+            }
+        }
+    }
+
     async fn bounded(
         &self,
-        key: &str,
+        way: Way<'_>,
         phase: Phase,
         request: &Request<'_>,
     ) -> Result<Answer, LockError> {
-        let lane = &self.all[self.place_of(key)];
+        let lane = match way {
+            Way::Of(key) => &self.all[self.place_of(key)],
+            Way::Renewals => &self.renewals,
+        };
         let deadline = Instant::now() + self.timeout;
         let mut again = phase == Phase::Read;
         loop {
@@ -225,15 +270,14 @@ impl Lanes {
                         "no connection to PostgreSQL was free within {within:?}"
                     ))
                 })??;
-            let alone = turn.map(|turn| Alone { lane, link: &link, finished: false, turn });
+            let mut sent =
+                Sent { lanes: self, lane, link: &link, at: Instant::now(), answered: false, turn };
             let doubts = link.doubts();
             let answer = tokio::time::timeout_at(deadline, request.send(&link)).await;
-            if let Some(mut alone) = alone {
-                alone.finished = answer.is_ok();
-            }
+            sent.answered = answer.is_ok();
+            drop(sent);
             match answer {
                 Err(_) => {
-                    lane.give_up(&link);
                     let message = format!("PostgreSQL did not answer within {:?}", self.timeout);
                     return Err(LockError::new(phase.lost_answer(), message));
                 }
@@ -283,12 +327,12 @@ impl Lane {
     /// The open connection, or a new one. Whoever comes while the server is away waits for one attempt that began
     /// after they came, made by themselves or by another, and no longer.
     async fn link(self: &Arc<Self>, connector: &Arc<Connector>) -> Result<Arc<Link>, LockError> {
-        if let Some(link) = self.current() {
+        if let Some(link) = self.current().filter(|link| connector.leads_to_primary(link)) {
             return Ok(link);
         }
         // In a task of its own: a caller whose future is not polled must not keep the others from a connection.
         let (lane, connector, came) = (Arc::clone(self), Arc::clone(connector), Instant::now());
-        let opening = tokio::spawn(async move { lane.reopen(&connector, came).await });
+        let opening = spawn_lasting(async move { lane.reopen(&connector, came).await });
         opening.await.unwrap_or_else(|error| {
             Err(LockError::unavailable("the connection to PostgreSQL could not be opened")
                 .with_source(error))
@@ -297,7 +341,7 @@ impl Lane {
 
     async fn reopen(&self, connector: &Connector, came: Instant) -> Result<Arc<Link>, LockError> {
         let mut outage = self.opening.lock().await;
-        if let Some(link) = self.current() {
+        if let Some(link) = self.current().filter(|link| connector.leads_to_primary(link)) {
             return Ok(link);
         }
         if let Some((began, error, next)) = &outage.last {

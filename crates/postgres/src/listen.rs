@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use holdtight_core::{Key, LockError, Secret, Subscription};
+use holdtight_core::{Key, LockError, Secret, Subscription, spawn_lasting};
 use tokio::task::AbortHandle;
 use tokio_postgres::types::Type;
 
@@ -28,7 +28,7 @@ pub(crate) struct Listener {
     lanes: Arc<Lanes>,
     channel: String,
     bells: Arc<Bells>,
-    /// A release of nothing: wakes the next waiter if the key is free.
+    /// A release of nothing: withdraws all waiters of ours, and wakes the next one if the key is free.
     pass_on: String,
     /// Listening is off, or was last found not to work.
     deaf: AtomicBool,
@@ -81,7 +81,7 @@ impl Listener {
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.as_ref().is_none_or(AbortHandle::is_finished) {
             let listener = Arc::downgrade(self);
-            *task = Some(tokio::spawn(keep_listening(listener)).abort_handle());
+            *task = Some(spawn_lasting(keep_listening(listener)).abort_handle());
         }
     }
 
@@ -103,10 +103,11 @@ impl Listener {
         if self.bells.ring(key) {
             return;
         }
+        let everybody_here = format!("{}/", self.channel);
         let params = [
             (&key as _, Type::TEXT),
             (&"" as _, Type::TEXT),
-            (&"" as _, Type::TEXT),
+            (&everybody_here as _, Type::TEXT),
             (&false as _, Type::BOOL),
         ];
         if let Err(error) = self.lanes.step(key, Phase::Write, &self.pass_on, &params).await {

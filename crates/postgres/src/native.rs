@@ -2,6 +2,7 @@
 //!
 //! What the functions do stands in `sql/schema.sql`.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,13 +11,14 @@ use holdtight_core::{
     Holder, Intent, Key, Lease, LockError, ManyAttempt, Owner, Release, Secret, Transfer,
     TransferRequest,
 };
+use sha2::{Digest as _, Sha256};
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
 
 use crate::config::PostgresConfig;
 use crate::errands::{Acquires, Given, Releases, Wanted, released};
 use crate::error::{Phase, malformed};
-use crate::lanes::{Lanes, about, echoed, echoed_row};
+use crate::lanes::{Lanes, Way, about, echoed, echoed_row};
 use crate::listen::Listener;
 use crate::stragglers::Stragglers;
 
@@ -80,7 +82,7 @@ impl Native {
         let asking = self.stragglers.asking([&request.secret]);
         let wanted = Wanted {
             key: key.clone(),
-            secret: request.secret.clone(),
+            secret: hashed(&request.secret),
             ttl_us: micros(request.ttl),
             owner: request.owner.to_text(),
             waiter: waiter.clone(),
@@ -99,7 +101,7 @@ impl Native {
     ) -> Result<ManyAttempt, LockError> {
         let Some(first) = requests.first() else { return Ok(ManyAttempt::Granted(Vec::new())) };
         let keys: Vec<&str> = requests.iter().map(|request| request.key.as_str()).collect();
-        let secrets: Vec<&str> = requests.iter().map(|request| request.secret.expose()).collect();
+        let secrets: Vec<String> = requests.iter().map(|request| hashed(&request.secret)).collect();
         let ttls: Vec<i64> = requests.iter().map(|request| micros(request.ttl)).collect();
         let owners: Vec<String> = requests.iter().map(|request| request.owner.to_text()).collect();
         let asking = self.stragglers.asking(requests.iter().map(|request| &request.secret));
@@ -143,7 +145,7 @@ impl Native {
             waiter: self.listener.name(&secret),
             late: self.stragglers.may_arrive(&secret),
             key: key.clone(),
-            secret,
+            secret: hashed(&secret),
         };
         let answer = self.releases.ask(self.lanes.place_of(key.as_str()), given).await;
         answer.map_err(about(&key))
@@ -166,7 +168,7 @@ impl Native {
         &self,
         requests: Vec<ExtendRequest>,
     ) -> Result<Vec<Result<Extension, LockError>>, LockError> {
-        let mut answers: Vec<Extension> = vec![Extension::NotHeld; requests.len()];
+        let mut answers: Vec<_> = requests.iter().map(|_| Ok(Extension::NotHeld)).collect();
         let mut open: Vec<usize> = (0..requests.len()).collect();
         while !open.is_empty() {
             let mut keys = std::collections::HashSet::new();
@@ -175,17 +177,17 @@ impl Native {
             self.extend_batch(&requests, &batch, &mut answers).await?;
             open = again;
         }
-        Ok(answers.into_iter().map(Ok).collect())
+        Ok(answers)
     }
 
     async fn extend_batch(
         &self,
         requests: &[ExtendRequest],
         batch: &[usize],
-        answers: &mut [Extension],
+        answers: &mut [Result<Extension, LockError>],
     ) -> Result<(), LockError> {
         let keys: Vec<&str> = batch.iter().map(|&at| requests[at].key.as_str()).collect();
-        let secrets: Vec<&str> = batch.iter().map(|&at| requests[at].secret.expose()).collect();
+        let secrets: Vec<String> = batch.iter().map(|&at| hashed(&requests[at].secret)).collect();
         let (at_least, extra): (Vec<i64>, Vec<i64>) = batch
             .iter()
             .map(|&at| match requests[at].by {
@@ -197,7 +199,7 @@ impl Native {
         let rows = self
             .lanes
             .step(
-                keys[0],
+                Way::Renewals,
                 Phase::Write,
                 &self.sql.extend,
                 &[
@@ -210,7 +212,15 @@ impl Native {
             .await?;
         for row in &rows {
             let place = place(row, batch.len())?;
-            answers[batch[place]] = Extension::Extended(lease(row, 1)?.contended(get(row, 3)?));
+            let at = batch[place];
+            answers[at] = if get::<Option<i64>>(row, 1)?.is_some() {
+                Ok(Extension::Extended(lease(row, 1)?.contended(get(row, 3)?)))
+            } else {
+                let locked = LockError::unavailable(
+                    "another transaction keeps the row of this key locked; end it, see pg_locks",
+                );
+                Err(locked.with_key(&requests[at].key))
+            };
         }
         Ok(())
     }
@@ -226,8 +236,8 @@ impl Native {
                 &self.sql.transfer,
                 &[
                     (&to.key.as_str(), Type::TEXT),
-                    (&request.from.expose(), Type::TEXT),
-                    (&to.secret.expose(), Type::TEXT),
+                    (&hashed(&request.from), Type::TEXT),
+                    (&hashed(&to.secret), Type::TEXT),
                     (&micros(to.ttl), Type::INT8),
                     (&to.owner.to_text(), Type::TEXT),
                 ],
@@ -267,6 +277,16 @@ impl Native {
         let params = [(&from as _, Type::TEXT), (&to as _, Type::TEXT), (&limit as _, Type::INT4)];
         self.lanes.step(from, Phase::Read, &self.sql.held, &params).await
     }
+}
+
+/// What the server knows of a secret: half its SHA-256. That is enough to compare, and what a server writes to its log of
+/// slow statements, or shows to whoever may read the table, opens no token.
+pub(crate) fn hashed(secret: &Secret) -> String {
+    let mut text = String::with_capacity(32);
+    for byte in &Sha256::digest(secret.expose().as_bytes())[..16] {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
 }
 
 /// A span as the functions take it. Leases are at most a day, so it always fits.

@@ -9,7 +9,10 @@ use crate::native::{get, one};
 
 const SETTINGS: &str = "SELECT pg_catalog.current_setting('server_version'), \
      pg_catalog.current_setting('fsync'), pg_catalog.current_setting('full_page_writes'), \
-     pg_catalog.current_setting('synchronous_commit'), pg_catalog.current_setting('synchronous_standby_names'), $1::bigint";
+     pg_catalog.current_setting('synchronous_commit'), pg_catalog.current_setting('synchronous_standby_names'), \
+     (SELECT pg_catalog.count(*) FILTER (WHERE r.sync_state IN ('sync', 'quorum')) FROM pg_catalog.pg_stat_replication AS r), \
+     (SELECT pg_catalog.count(*) FILTER (WHERE r.sync_state IS NULL) FROM pg_catalog.pg_stat_replication AS r), \
+     pg_catalog.pg_notification_queue_usage(), $1::bigint";
 
 pub(crate) async fn probe(lanes: &Lanes, config: &PostgresConfig) -> Result<Guarantees, LockError> {
     let row = one(lanes.step("", Phase::Read, SETTINGS, &[]).await?)?;
@@ -19,6 +22,9 @@ pub(crate) async fn probe(lanes: &Lanes, config: &PostgresConfig) -> Result<Guar
         full_page_writes: get::<&str>(&row, 2)? == "on",
         synchronous_commit: get(&row, 3)?,
         standbys: get(&row, 4)?,
+        // Whoever may not see the state of a standby sees that there is one.
+        standby_is_there: get::<i64>(&row, 5)? > 0 || get::<i64>(&row, 6)? > 0,
+        notes: get(&row, 7)?,
         plain: matches!(config.tls, TlsMode::Disable | TlsMode::Prefer | TlsMode::Require)
             && !config.is_local(),
         listen: config.listen,
@@ -32,6 +38,9 @@ struct Settings<'a> {
     full_page_writes: bool,
     synchronous_commit: &'a str,
     standbys: &'a str,
+    standby_is_there: bool,
+    /// How full the queue of notifications is, from 0 to 1.
+    notes: f64,
     plain: bool,
     listen: bool,
 }
@@ -97,13 +106,34 @@ fn judge(settings: &Settings<'_>) -> Vec<Finding> {
              clock is right",
         )
         .fix("set synchronous_standby_names if you fail over, or check fences where it matters")
-    } else {
+    } else if settings.standby_is_there {
         Finding::new(
             Level::Good,
             "failover",
             "grants wait for a synchronous standby; promote only such a one",
         )
+    } else {
+        Finding::new(
+            Level::Warning,
+            "failover",
+            "grants wait for a synchronous standby, and none is connected: nothing is granted until one is",
+        )
+        .fix("start the standby, or take it out of synchronous_standby_names")
     });
+    if settings.notes > 0.5 {
+        findings.push(
+            Finding::new(
+                Level::Warning,
+                "wake-ups",
+                format!(
+                    "the server's queue of notifications is {:.0} % full: some session listens and stays in a transaction. \
+                     From 90 % on nobody is woken, and waiters ask by the timer",
+                    settings.notes * 100.0
+                ),
+            )
+            .fix("end that session: see pg_stat_activity for the oldest xact_start"),
+        );
+    }
     findings.push(Finding::new(
         Level::Warning,
         "clock",
@@ -136,6 +166,8 @@ mod tests {
         full_page_writes: true,
         synchronous_commit: "off",
         standbys: "s1",
+        standby_is_there: true,
+        notes: 0.0,
         plain: false,
         listen: true,
     };
@@ -150,6 +182,18 @@ mod tests {
     }
 
     #[test]
+    fn a_standby_that_is_away_and_a_queue_that_fills_up_are_told() {
+        let told = |settings: &Settings<'_>, subject: &str| {
+            judge(settings).into_iter().filter(|f| f.subject == subject).map(|f| f.level).max()
+        };
+        let away = Settings { standby_is_there: false, ..SOUND };
+        assert_eq!(told(&away, "failover"), Some(Level::Warning));
+        assert_eq!(told(&SOUND, "failover"), Some(Level::Good));
+        assert_eq!(told(&Settings { notes: 0.7, ..SOUND }, "wake-ups"), Some(Level::Warning));
+        assert_eq!(told(&SOUND, "wake-ups"), Some(Level::Good));
+    }
+
+    #[test]
     fn every_warning_says_what_to_do() {
         let worst = Settings {
             fsync: false,
@@ -157,6 +201,7 @@ mod tests {
             standbys: "",
             plain: true,
             listen: false,
+            notes: 1.0,
             ..SOUND
         };
         for finding in judge(&worst) {

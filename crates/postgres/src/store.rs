@@ -7,7 +7,7 @@ use std::time::Duration;
 use holdtight_core::{
     AcquireRequest, Attempt, Backend, Capabilities, ExtendRequest, Extension, Fence, Guarantees,
     Holder, Key, LockError, ManyAttempt, Release, Reply, Secret, Subscription, Transfer,
-    TransferRequest, WakeUps,
+    TransferRequest, WakeUps, spawn_lasting,
 };
 
 use crate::config::{Layout, PostgresConfig};
@@ -131,7 +131,7 @@ impl Backend for PostgresStore {
     }
 
     fn acquire(self: Arc<Self>, request: AcquireRequest) -> Reply<Attempt> {
-        Box::pin(async move {
+        apart(async move {
             match &self.steps {
                 Steps::Native(steps) => steps.acquire(request).await,
                 Steps::Syncguard(steps) => steps.acquire(request).await,
@@ -140,13 +140,18 @@ impl Backend for PostgresStore {
     }
 
     fn release(self: Arc<Self>, key: Key, secret: Secret) -> Reply<Release> {
-        Box::pin(async move {
-            let released = match &self.steps {
-                Steps::Native(steps) => steps.release(key, secret).await,
-                Steps::Syncguard(steps) => steps.release(key, secret).await,
+        apart(async move {
+            let name = self.sweeper.is_due().then(|| key.as_str().to_owned());
+            let release = async {
+                match &self.steps {
+                    Steps::Native(steps) => steps.release(key, secret).await,
+                    Steps::Syncguard(steps) => steps.release(key, secret).await,
+                }
             };
-            self.sweeper.nudge();
-            released
+            match name {
+                None => release.await,
+                Some(name) => tokio::join!(release, self.sweeper.beside(&name)).0,
+            }
         })
     }
 
@@ -154,7 +159,7 @@ impl Backend for PostgresStore {
         self: Arc<Self>,
         leases: Vec<ExtendRequest>,
     ) -> Reply<Vec<Result<Extension, LockError>>> {
-        Box::pin(async move {
+        apart(async move {
             match &self.steps {
                 Steps::Native(steps) => steps.extend(leases).await,
                 Steps::Syncguard(steps) => steps.extend(leases).await,
@@ -163,7 +168,7 @@ impl Backend for PostgresStore {
     }
 
     fn lookup(self: Arc<Self>, key: Key) -> Reply<Option<Holder>> {
-        Box::pin(async move {
+        apart(async move {
             match &self.steps {
                 Steps::Native(steps) => steps.lookup(key).await,
                 Steps::Syncguard(steps) => steps.lookup(key).await,
@@ -172,7 +177,7 @@ impl Backend for PostgresStore {
     }
 
     fn list(self: Arc<Self>, prefix: String, limit: usize) -> Reply<Vec<Holder>> {
-        Box::pin(async move {
+        apart(async move {
             match &self.steps {
                 Steps::Native(steps) => steps.list(&prefix, limit).await,
                 Steps::Syncguard(steps) => steps.list(&prefix, limit).await,
@@ -189,18 +194,16 @@ impl Backend for PostgresStore {
     }
 
     fn transfer(self: Arc<Self>, request: TransferRequest) -> Reply<Transfer> {
-        Box::pin(async move {
+        apart(async move {
             match &self.steps {
                 Steps::Native(steps) => steps.transfer(request).await,
-                Steps::Syncguard(_) => {
-                    Err(not_in_syncguard("hand a lock over").with_key(&request.to.key))
-                }
+                Steps::Syncguard(steps) => steps.transfer(request).await,
             }
         })
     }
 
     fn acquire_many(self: Arc<Self>, requests: Vec<AcquireRequest>) -> Reply<ManyAttempt> {
-        Box::pin(async move {
+        apart(async move {
             match &self.steps {
                 Steps::Native(steps) => steps.acquire_many(requests).await,
                 Steps::Syncguard(_) => Err(not_in_syncguard("take several keys in one step")),
@@ -209,13 +212,28 @@ impl Backend for PostgresStore {
     }
 
     fn force_release(self: Arc<Self>, key: Key, fence: Fence) -> Reply<Release> {
-        Box::pin(async move {
+        apart(async move {
             match &self.steps {
                 Steps::Native(steps) => steps.force_release(key, fence).await,
                 Steps::Syncguard(steps) => steps.force_release(key, fence).await,
             }
         })
     }
+}
+
+/// Drives a step in a task of its own. The client library reads no further on a connection until whoever asked has taken
+/// the answer: a caller whose future is not polled would hold up everybody else there.
+fn apart<T, F>(step: F) -> Reply<T>
+where
+    F: Future<Output = Result<T, LockError>> + Send + 'static,
+    T: Send + 'static,
+{
+    Box::pin(async move {
+        spawn_lasting(step).await.unwrap_or_else(|error| {
+            let cut_off = "the request to PostgreSQL was cut off before its answer came";
+            Err(LockError::ambiguous(cut_off).with_source(error))
+        })
+    })
 }
 
 fn not_in_syncguard(what: &str) -> LockError {

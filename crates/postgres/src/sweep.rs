@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use holdtight_core::LockError;
+use holdtight_core::{LockError, spawn_lasting};
 use tokio::time::Instant;
 use tokio_postgres::types::Type;
 
@@ -42,22 +42,33 @@ impl Sweeper {
         Self { lanes, layout: config.layout, sql, next: Mutex::default() }
     }
 
-    /// Called after releases: starts a round in the background if this process has not tried for a minute.
-    ///
-    /// The first release of a process tries too: a command that lives for a second must also clean up.
-    pub(crate) fn nudge(self: &Arc<Self>) {
+    /// Whether this process has not tried for a minute. Asked with each release; the first one tries too.
+    pub(crate) fn is_due(&self) -> bool {
         let now = Instant::now();
-        {
-            let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-            if next.is_some_and(|next| now < next) {
-                return;
-            }
-            *next = Some(now + EVERY);
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        if next.is_some_and(|next| now < next) {
+            return false;
         }
+        *next = Some(now + EVERY);
+        true
+    }
+
+    /// Does a page beside the release of `key`, on the same connection, and starts the rest of the round in the background.
+    ///
+    /// The page is waited for: a command that lives for a second must also clean up.
+    pub(crate) async fn beside(self: &Arc<Self>, key: &str) {
+        match self.page(key, EVERY, IDLE).await {
+            Ok((_, true)) => self.go_on(),
+            Ok((_, false)) => {}
+            Err(error) => tracing::debug!(%error, "no sweep of free PostgreSQL rows"),
+        }
+    }
+
+    fn go_on(self: &Arc<Self>) {
         let sweeper = Arc::downgrade(self);
-        tokio::spawn(async move {
+        spawn_lasting(async move {
             while let Some(sweeper) = sweeper.upgrade() {
-                match sweeper.page(EVERY, IDLE).await {
+                match sweeper.page("sweep", EVERY, IDLE).await {
                     Ok((_, true)) => {}
                     Ok((_, false)) => return,
                     Err(error) => {
@@ -73,7 +84,7 @@ impl Sweeper {
     pub(crate) async fn round(&self, idle: Duration) -> Result<u64, LockError> {
         let mut removed = 0;
         loop {
-            let (here, more) = self.page(Duration::ZERO, idle).await?;
+            let (here, more) = self.page("sweep", Duration::ZERO, idle).await?;
             removed += here;
             if !more {
                 return Ok(removed);
@@ -81,16 +92,21 @@ impl Sweeper {
         }
     }
 
-    async fn page(&self, every: Duration, idle: Duration) -> Result<(u64, bool), LockError> {
+    async fn page(
+        &self,
+        key: &str,
+        every: Duration,
+        idle: Duration,
+    ) -> Result<(u64, bool), LockError> {
         if self.layout == Layout::Syncguard {
             let sql = self.sql.replace("{idle}", &idle.as_millis().to_string());
-            let removed = self.lanes.batch("sweep", Phase::Read, &sql).await?.len() as u64;
+            let removed = self.lanes.batch(key, Phase::Read, &sql).await?.len() as u64;
             return Ok((removed, removed >= PAGE.unsigned_abs().into()));
         }
         let (every, idle) = (micros(every), micros(idle));
         let params =
             [(&every as _, Type::INT8), (&idle as _, Type::INT8), (&PAGE as _, Type::INT4)];
-        let row = one(self.lanes.step("sweep", Phase::Read, &self.sql, &params).await?)?;
+        let row = one(self.lanes.step(key, Phase::Read, &self.sql, &params).await?)?;
         Ok((u64::try_from(get::<i64>(&row, 0)?).unwrap_or(0), get(&row, 1)?))
     }
 }

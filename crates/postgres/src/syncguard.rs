@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use holdtight_core::{
     AcquireRequest, Attempt, Busy, Capabilities, ExtendBy, ExtendRequest, Extension, Fence, Holder,
-    Key, KeyForm, Lease, LockError, Release, Secret,
+    Key, KeyForm, Lease, LockError, Release, Secret, Transfer, TransferRequest,
 };
 use tokio_postgres::SimpleQueryRow;
 
 use crate::config::PostgresConfig;
 use crate::error::{Phase, malformed};
 use crate::fencing::literal;
-use crate::lanes::{Lanes, about};
+use crate::lanes::{Lanes, Way, about};
 
 /// Others wait so much longer than a lease says: fixed in the package, so fixed here.
 const TOLERANCE_MS: i64 = 1000;
@@ -26,7 +26,8 @@ const LAST_FENCE: i64 = 900_000_000_000_000;
 
 /// Settings for the rest of the transaction. Statements are analysed one by one, so the path holds from the next on.
 const SETTINGS: &str = "SELECT pg_catalog.set_config('search_path', 'pg_catalog', true), \
-     pg_catalog.set_config('lock_timeout', '2s', true), pg_catalog.set_config('synchronous_commit', \
+     pg_catalog.set_config('lock_timeout', '2s', true), pg_catalog.set_config('client_min_messages', 'warning', true), \
+     pg_catalog.set_config('synchronous_commit', \
      CASE pg_catalog.current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true);";
 
 /// The server's time in whole milliseconds, as the package computes it, but when the locks are held; and in tenths of
@@ -47,7 +48,7 @@ impl Syncguard {
     }
 
     pub(crate) fn capabilities(base: Capabilities) -> Capabilities {
-        base.ttl_slack(Duration::from_secs(1)).force_release(true).max_batch(100)
+        base.ttl_slack(Duration::from_secs(1)).transfer(true).force_release(true).max_batch(100)
     }
 
     /// The fence is the counter of the package, but never below the time in tenths of a millisecond: Node goes on
@@ -121,6 +122,48 @@ impl Syncguard {
         Ok(if rows.is_empty() { Release::NotHeld } else { Release::Released })
     }
 
+    /// To a program of the package it looks as if the lock had been given back and taken by another at once. Asked again
+    /// because the answer was lost, it tells of the same grant.
+    pub(crate) async fn transfer(&self, request: TransferRequest) -> Result<Transfer, LockError> {
+        let (locks, fences, to) = (&self.locks, &self.fences, request.to);
+        let (key, ttl) = (literal(to.key.as_str()), millis(to.ttl));
+        let (from, id) = (literal(request.from.expose()), literal(to.secret.expose()));
+        let sql = format!(
+            "{SETTINGS}
+             SELECT pg_advisory_xact_lock(hashtext({key}));
+             SELECT FROM {locks} WHERE key = {key} FOR UPDATE;
+             WITH now AS MATERIALIZED ({NOW}),
+             live AS MATERIALIZED (
+                 SELECT l.*, now.ms FROM {locks} l, now WHERE l.key = {key} AND l.expires_at_ms > now.ms - {TOLERANCE_MS}),
+             kept AS (
+                 UPDATE {locks} l SET expires_at_ms = greatest(l.expires_at_ms, now.ms + {ttl})
+                 FROM now WHERE l.key IN (SELECT live.key FROM live WHERE live.lock_id = {id})
+                 RETURNING l.fence, l.expires_at_ms - now.ms AS left_ms),
+             minted AS (
+                 INSERT INTO {fences} AS f (fence_key, fence, key_debug)
+                 SELECT 'fence:' || {key}, next.fence, {key} FROM (
+                     SELECT greatest(now.tenths, coalesce((SELECT c.fence FROM {fences} c WHERE c.fence_key = 'fence:' || {key}), 0) + 1)
+                         AS fence FROM now) AS next
+                 WHERE EXISTS (SELECT FROM live WHERE live.lock_id = {from} AND {from} <> {id}) AND next.fence <= {LAST_FENCE}
+                 ON CONFLICT (fence_key) DO UPDATE SET fence = excluded.fence
+                 RETURNING f.fence),
+             handed AS (
+                 UPDATE {locks} l SET lock_id = {id}, expires_at_ms = now.ms + {ttl}, acquired_at_ms = now.ms,
+                     fence = lpad(minted.fence::text, 15, '0')
+                 FROM minted, now WHERE l.key = {key}
+                 RETURNING l.fence, {ttl}::bigint AS left_ms)
+             SELECT fence, left_ms FROM handed UNION ALL SELECT fence, left_ms FROM kept
+             UNION ALL SELECT '', 0 FROM live WHERE lock_id = {from} AND NOT EXISTS (SELECT FROM minted) AND {from} <> {id}"
+        );
+        let rows = self.run(&to.key, Phase::Write, &sql).await?;
+        let Some(row) = rows.first() else { return Ok(Transfer::NotHeld) };
+        if text(row, 0)?.is_empty() {
+            return Err(LockError::internal("no fence is left: the counter reached its end")
+                .with_key(&to.key));
+        }
+        Ok(Transfer::Transferred(lease(row, 0)?))
+    }
+
     /// Advisory locks are taken in one order, so that two batches cannot wait for each other.
     pub(crate) async fn extend(
         &self,
@@ -133,9 +176,12 @@ impl Syncguard {
             let mut keys = std::collections::HashSet::new();
             let (batch, again): (Vec<usize>, Vec<usize>) =
                 open.into_iter().partition(|&at| keys.insert(requests[at].key.as_str()));
+            let sql = self.extension(&requests, &batch);
             let rows = self
-                .run(&requests[first].key, Phase::Write, &self.extension(&requests, &batch))
-                .await?;
+                .lanes
+                .batch(Way::Renewals, Phase::Write, &sql)
+                .await
+                .map_err(about(&requests[first].key))?;
             for row in &rows {
                 let place = number(row, 0)?;
                 let place = usize::try_from(place).ok().filter(|place| batch.contains(place));

@@ -348,6 +348,8 @@ async fn a_cancelled_wait_for_the_synchronous_standby_leaves_the_outcome_unknown
     }
     let server = Server::start(&[]);
     migrate(&server.url()).await.unwrap();
+    // The doubt comes as a warning, which a role may not want to hear.
+    server.sql("ALTER ROLE postgres SET client_min_messages = error").unwrap();
     let store = open(&format!("{}?timeout=30", server.url())).await;
     server.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'").unwrap();
     server.sql("SELECT pg_reload_conf()").unwrap();
@@ -475,8 +477,9 @@ async fn every_step_is_one_round_trip() {
         migrate(&url).await.unwrap();
         let store = open(&url).await;
         let counted = key("counted");
-        // The first release also looks whether it is time to sweep.
+        // The first extension opens its connection; the first release also looks whether it is time to sweep.
         let (owner, _) = take(&store, &counted, LONG).await;
+        extend(&store, &counted, &owner, LONG).await.unwrap();
         release(&store, &counted, &owner).await.unwrap();
         eventually("the background work is over", async || {
             let before = wire.traffic().requests;

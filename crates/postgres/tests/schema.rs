@@ -68,12 +68,12 @@ async fn a_schema_from_the_future_is_left_alone() {
         return;
     }
     let (server, url) = fresh("future").await;
-    server.sql("UPDATE future.locks_meta SET version = 2").unwrap();
+    server.sql("UPDATE future.locks_meta SET version = 3").unwrap();
     let text = refused(migrate(&url).await, ErrorKind::InvalidConfig);
     assert!(text.contains("newer"), "{text}");
-    assert_eq!(server.sql("SELECT version FROM future.locks_meta").unwrap(), "2");
+    assert_eq!(server.sql("SELECT version FROM future.locks_meta").unwrap(), "3");
     let text = refused(PostgresStore::connect(&url).await, ErrorKind::InvalidConfig);
-    assert!(text.contains("version 2"), "{text}");
+    assert!(text.contains("version 3"), "{text}");
 }
 
 #[tokio::test]

@@ -39,6 +39,8 @@ async fn every_mode_checks_what_it_says() {
         ("127.0.0.1", "sslmode=prefer".to_owned(), true),
         ("127.0.0.1", "sslmode=require".to_owned(), true),
         ("127.0.0.1", format!("sslmode=verify-ca&{ours}"), true),
+        ("127.0.0.1", format!("sslmode=require&{ours}"), true),
+        ("127.0.0.1", ours.clone(), true),
         ("localhost", format!("sslmode=verify-full&{ours}"), true),
     ] {
         let store = open(&url(host, &options)).await;
@@ -56,6 +58,7 @@ async fn every_mode_checks_what_it_says() {
         // Another authority, another name, and the authorities of this machine, which do not know ours.
         ("localhost", format!("sslmode=verify-full&{other}")),
         ("127.0.0.1", format!("sslmode=verify-ca&{other}")),
+        ("127.0.0.1", format!("sslmode=require&{other}")),
         ("127.0.0.1", format!("sslmode=verify-full&{ours}")),
         ("localhost", "sslmode=verify-full".to_owned()),
     ] {
