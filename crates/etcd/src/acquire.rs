@@ -2,23 +2,24 @@
 //!
 //! The entry with the lowest create revision holds the lock. An attempt that does not queue makes an entry only if
 //! there is none; one that queues makes it in any case, on a short lease of its own, and when it turns out to be the
-//! oldest it is hung on a lease of full length. Its create revision, the fence, is the same from the first moment on.
+//! oldest it is hung on a lease of full length, and its fence is written down.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use holdtight_core::{
     AcquireRequest, Attempt, Busy, ExtendBy, Extension, Intent, Key, Lease, LockError, Release,
-    Secret,
+    Secret, spawn_lasting,
 };
 
+use crate::entry::{granted, holding, waiting};
 use crate::error::{Effect, doubtful};
 use crate::lease::{seconds, span};
 use crate::names::Place;
 use crate::proto::{KeyValue, TxnRequest};
 use crate::store::EtcdStore;
 use crate::txn::{
-    Answer, before, delete, is_empty, oldest, put, read, single, was_created, youngest,
+    Answer, before, delete, is_empty, oldest, put, read, single, was_created, was_resumed, youngest,
 };
 use crate::watch::Watch;
 
@@ -27,10 +28,6 @@ const QUEUE_LIFE: Duration = Duration::from_secs(10);
 
 /// When a waiter asks again at the latest, so that its place stays alive.
 const QUEUE_REFRESH: Duration = Duration::from_secs(3);
-
-/// How the value of an entry begins: one that waits, or did until it became the oldest; and one that was granted.
-const WAITING: &[u8] = b"v=1 waiting=1 ";
-pub(crate) const HOLDING: &[u8] = b"v=1 ";
 
 /// How often a step starts again because the lock changed between two requests.
 pub(crate) const ROUNDS: usize = 8;
@@ -78,8 +75,9 @@ impl EtcdStore {
         view: View,
     ) -> Result<Option<Attempt>, LockError> {
         let Some(holder) = view.holder else { return Ok(None) };
-        if holder.key == place.entry {
-            let extended = self.claim(place, &holder, request).await.map_err(doubtful)?;
+        if holder.belongs_to(place) {
+            let claimed = self.claim(place, &holder, request, Some(view.revision));
+            let extended = claimed.await.map_err(doubtful)?;
             let Extension::Extended(lease) = extended else { return Ok(None) };
             self.line.forget(place);
             self.line.note_free(&place.lock);
@@ -102,18 +100,25 @@ impl EtcdStore {
     }
 
     /// The entry that holds the lock is ours, waited for or asked for again: gives it the lease that it should have.
+    ///
+    /// `waited` is the revision at which it was seen to be the oldest; none if it has been so since it was made.
     pub(crate) async fn claim(
         &self,
         place: &Place,
         entry: &KeyValue,
         request: &AcquireRequest,
+        waited: Option<i64>,
     ) -> Result<Extension, LockError> {
-        if entry.value.starts_with(WAITING) {
+        if entry.is_waiting() {
+            let (text, fence) = match waited {
+                Some(seen) => (granted(request, seen), seen + 1),
+                None => (holding(request), entry.create_revision),
+            };
             // The lease of a place in the line says nothing about the lock's: it may be longer, too.
-            let text = describe(request, HOLDING);
-            let hold = |lease| put(&entry.key, text.clone(), lease);
+            let hold = |lease| put(&entry.key, text, lease);
             if let Some(lease) = self.replace(entry, seconds(request.ttl), hold).await? {
-                return self.extended(entry, lease.seconds);
+                let lease = Lease::new(self.mint(fence)?, span(lease.seconds));
+                return Ok(Extension::Extended(lease));
             }
         }
         self.prolong(place, ExtendBy::AtLeast(request.ttl)).await
@@ -126,9 +131,10 @@ impl EtcdStore {
         request: &AcquireRequest,
     ) -> Result<Option<Attempt>, LockError> {
         let queues = request.intent == Intent::Queue;
-        let (life, mark) = if queues { (QUEUE_LIFE, WAITING) } else { (request.ttl, HOLDING) };
+        let (life, text) =
+            if queues { (QUEUE_LIFE, waiting(request)) } else { (request.ttl, holding(request)) };
         let lease = self.link.grant(seconds(life)).await?;
-        let entry = put(&place.entry, describe(request, mark), lease.id);
+        let entry = put(&place.entry, text, lease.id);
         let look = vec![read(oldest(&place.lock)), read(single(&place.entry))];
         let txn = if queues {
             TxnRequest {
@@ -167,8 +173,12 @@ impl EtcdStore {
         let Some(holder) = holder else {
             return Err(LockError::internal("etcd does not show an entry that it has just made"));
         };
-        if holder.key == place.entry {
-            let extended = self.claim(place, &holder, request).await;
+        if holder.belongs_to(place) {
+            if holder.key != place.entry {
+                // It holds the lock already, under the name of the one it was resumed from.
+                self.withdraw(place, created).await.map_err(doubtful)?;
+            }
+            let extended = self.claim(place, &holder, request, None).await;
             return match extended.map_err(doubtful)? {
                 Extension::Extended(lease) => Ok(Some(Attempt::Granted(lease))),
                 _ => Ok(None),
@@ -225,7 +235,7 @@ impl EtcdStore {
             entry: predecessor.key,
             from: revision + 1,
         };
-        let task = tokio::spawn(watch.run());
+        let task = spawn_lasting(watch.run());
         self.line.watch(place, created, task.abort_handle());
         Ok(())
     }
@@ -251,26 +261,30 @@ impl EtcdStore {
     pub(crate) async fn give_back(&self, key: &Key, secret: &Secret) -> Result<Release, LockError> {
         let place = self.names.place(key, secret);
         let txn = TxnRequest {
-            compare: Vec::new(),
+            // What bears our name but was resumed by another is not ours to remove.
+            compare: vec![was_resumed(&place.entry)],
+            success: vec![read(oldest(&place.lock))],
             // In this order: who held it before we let go?
-            success: vec![read(oldest(&place.lock)), delete(&place.entry)],
-            failure: Vec::new(),
+            failure: vec![read(oldest(&place.lock)), delete(&place.entry)],
         };
         let mut answer = self.link.txn(Effect::Writes, txn).await?;
-        let (holder, gone) = (answer.key()?, answer.deleted()?);
+        let holder = answer.key()?;
+        let gone = if answer.succeeded { None } else { answer.deleted()? };
         self.line.forget(&place);
-        let Some(gone) = gone else { return Ok(Release::NotHeld) };
-        self.link.let_go(gone.lease);
-        match holder {
-            Some(holder) if holder.key == place.entry => Ok(Release::Released),
-            _ => Ok(Release::NotHeld),
+        match (gone, holder) {
+            (Some(gone), holder) => {
+                self.link.let_go(gone.lease);
+                Ok(match holder {
+                    Some(holder) if holder.key == place.entry => Release::Released,
+                    _ => Release::NotHeld,
+                })
+            }
+            (None, Some(holder)) if holder.belongs_to(&place) => {
+                self.give_back_resumed(&place, holder).await
+            }
+            (None, _) => Ok(Release::NotHeld),
         }
     }
-}
-
-/// The value of an entry: for people, apart from its mark.
-pub(crate) fn describe(request: &AcquireRequest, mark: &[u8]) -> Vec<u8> {
-    [mark, request.owner.to_text().as_bytes()].concat()
 }
 
 /// Gives up on a lock that never stands still.

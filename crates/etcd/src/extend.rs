@@ -2,9 +2,9 @@
 //!
 //! A lease that is long enough is restarted, and then the entry is read once more: it must still be ours and hang on
 //! that lease, because some servers have kept leases alive that were gone. One that is too short is replaced: the
-//! entry is hung on a new one, in a transaction that fails if anybody touched it, and keeps its create revision.
+//! entry is hung on a new one, in a transaction that fails if anybody touched it, and keeps its fence.
 
-use holdtight_core::{ExtendBy, ExtendRequest, Extension, Fence, Lease, LockError, MAX_TTL};
+use holdtight_core::{ExtendBy, ExtendRequest, Extension, Lease, LockError, MAX_TTL};
 
 use crate::acquire::{ROUNDS, restless};
 use crate::error::{Effect, doubtful};
@@ -52,7 +52,7 @@ impl EtcdStore {
         let mut outcomes = Vec::with_capacity(places.len());
         let mut candidates = Vec::new();
         for (at, (request, place)) in requests.iter().zip(places).enumerate() {
-            match (holders.key()?.filter(|holder| holder.key == place.entry), request.by) {
+            match (holders.key()?.filter(|holder| holder.belongs_to(place)), request.by) {
                 (None, _) => outcomes.push(Some(Extension::NotHeld)),
                 (Some(entry), ExtendBy::AtLeast(ttl)) if !ttl.is_zero() => {
                     outcomes.push(None);
@@ -220,14 +220,18 @@ impl EtcdStore {
     }
 
     /// Whether the entry is still there, ours, and on the same lease.
-    async fn is_unchanged(&self, entry: &KeyValue) -> Result<bool, LockError> {
+    pub(crate) async fn is_unchanged(&self, entry: &KeyValue) -> Result<bool, LockError> {
         let now = self.link.read(vec![single(&entry.key)]).await?.key()?;
         Ok(now.is_some_and(|now| is_same(&now, entry)))
     }
 
     pub(crate) fn extended(&self, entry: &KeyValue, length: i64) -> Result<Extension, LockError> {
-        let fence: Fence = self.mint(entry.create_revision)?;
-        Ok(Extension::Extended(Lease::new(fence, span(length))))
+        let fence = entry.fence().ok_or_else(|| {
+            LockError::internal(
+                "the entry of this lock in etcd names a fence that cannot be its own",
+            )
+        })?;
+        Ok(Extension::Extended(Lease::new(self.mint(fence)?, span(length))))
     }
 }
 

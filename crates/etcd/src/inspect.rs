@@ -12,7 +12,7 @@ use crate::lease::span;
 use crate::names::Range;
 use crate::proto::{KeyValue, TxnRequest};
 use crate::store::EtcdStore;
-use crate::txn::{delete, was_created};
+use crate::txn::{delete, is_unchanged};
 
 /// The longest text of an owner that is read; ours are shorter.
 const OWNER_BYTES: usize = 4096;
@@ -32,7 +32,7 @@ impl EtcdStore {
     /// What can be told of the holder whose entry this is.
     pub(crate) async fn describe(&self, key: Key, entry: &KeyValue) -> Result<Holder, LockError> {
         let mut holder = Holder::of(key).owner(owner(&entry.value));
-        if let Ok(fence) = self.mint(entry.create_revision) {
+        if let Some(Ok(fence)) = entry.fence().map(|fence| self.mint(fence)) {
             holder = holder.fence(fence);
         }
         // An entry that somebody made without a lease never ends.
@@ -87,17 +87,17 @@ impl EtcdStore {
         described.into_iter().collect()
     }
 
-    /// Removes the holder's entry if it was made at the revision that `fence` names.
+    /// Removes the holder's entry if its fence is still `fence`.
     pub(crate) async fn force_free(&self, key: &Key, fence: Fence) -> Result<Release, LockError> {
-        let Some(created) = self.revision_of(fence) else { return Ok(Release::NotHeld) };
+        let Some(revision) = self.revision_of(fence) else { return Ok(Release::NotHeld) };
         let lock = self.names.lock(key);
         for _ in 0..ROUNDS {
             let Some(entry) = self.link.holder(&lock).await? else { return Ok(Release::NotHeld) };
-            if entry.create_revision != created {
+            if entry.fence() != Some(revision) {
                 return Ok(Release::NotHeld);
             }
             let txn = TxnRequest {
-                compare: vec![was_created(&entry.key, created)],
+                compare: is_unchanged(&entry).into(),
                 success: vec![delete(&entry.key)],
                 failure: Vec::new(),
             };

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdtight_core::LockError;
+use holdtight_core::{LockError, spawn_lasting};
 use tonic::Status;
 
 use crate::error::{Effect, Fault};
@@ -72,7 +72,7 @@ impl Link {
     /// Ends a lease that no lock of ours hangs on, in the background. If it fails, the lease ends by itself.
     pub(crate) fn let_go(self: &Arc<Self>, id: i64) {
         let link = Arc::clone(self);
-        tokio::spawn(async move {
+        spawn_lasting(async move {
             let ended: Result<LeaseRevokeResponse, _> = link
                 .ask(Effect::Harmless, |wire| {
                     let question = wire.request(LeaseRevokeRequest { id });
@@ -141,7 +141,7 @@ impl Link {
                 }
                 Ok(())
             };
-            let Err(status) = self.timely(talk).await else { return Ok(()) };
+            let Err(status) = self.timely_on(&wire, talk).await else { return Ok(()) };
             let fault = Fault::read(&status);
             self.blame(&wire, fault);
             if left == 0 || !answers.is_empty() || !fault.may_be_repeated(Effect::Writes) {

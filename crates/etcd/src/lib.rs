@@ -10,6 +10,7 @@
 mod acquire;
 mod config;
 mod endpoint;
+mod entry;
 mod error;
 mod extend;
 mod inspect;
@@ -22,6 +23,7 @@ mod probe;
 #[rustfmt::skip]
 #[allow(missing_docs, unreachable_pub, clippy::pedantic, clippy::all, reason = "written by a program")]
 mod proto;
+mod resume;
 mod store;
 mod txn;
 mod watch;

@@ -7,9 +7,11 @@ use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use holdtight_core::{ErrorKind, LockError};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use holdtight_core::{ErrorKind, LockError, spawn_lasting};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
@@ -17,6 +19,7 @@ use tonic::{Code, Request, Response, Status};
 use crate::config::EtcdConfig;
 use crate::error::{Effect, Fault};
 use crate::proto;
+use crate::proto::maintenance_client::MaintenanceClient;
 
 /// Connections to the members, one of which is in use.
 pub(crate) struct Link {
@@ -38,6 +41,29 @@ pub(crate) struct Wire {
     pub(crate) channel: Channel,
     token: Option<MetadataValue<Ascii>>,
     member: usize,
+}
+
+/// What is wrong with a URL that names members of two clusters, and what to do.
+pub(crate) const TWO_CLUSTERS: &str = "the members of the store URL belong to different etcd clusters, each of which would \
+     grant every lock; name the members of one cluster";
+
+/// How long a connection may keep silent before a caller that gives up takes it out of use.
+const SILENCE: Duration = Duration::from_millis(250);
+
+/// A request on its way.
+struct Sent<'a> {
+    link: &'a Link,
+    wire: &'a Arc<Wire>,
+    at: Instant,
+    answered: bool,
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        if !self.answered && self.at.elapsed() >= SILENCE {
+            self.link.abandon(self.wire);
+        }
+    }
 }
 
 /// An answer that says where it comes from.
@@ -110,7 +136,7 @@ impl Link {
         loop {
             let wire = self.wire().await?;
             let before = self.revision.load(Ordering::Acquire);
-            let status = match self.timely(send(Arc::clone(&wire))).await {
+            let status = match self.timely_on(&wire, send(Arc::clone(&wire))).await {
                 Ok(answer) => return self.admit(answer.into_inner(), before, &wire),
                 Err(status) => status,
             };
@@ -123,6 +149,19 @@ impl Link {
         }
     }
 
+    /// The same for a call on the connection in use, which is left for the next member if the caller gives up on it after
+    /// a silence: it may be dead without anybody having said so, and a renewal has no time for many such calls.
+    pub(crate) async fn timely_on<T>(
+        &self,
+        wire: &Arc<Wire>,
+        call: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
+        let mut sent = Sent { link: self, wire, at: Instant::now(), answered: false };
+        let answer = self.timely(call).await;
+        sent.answered = true;
+        answer
+    }
+
     /// The answer of `call`, or a status that says that it took too long.
     pub(crate) async fn timely<T>(
         &self,
@@ -132,18 +171,41 @@ impl Link {
         tokio::time::timeout(self.config.timeout, call).await.unwrap_or_else(|_| Err(late()))
     }
 
+    /// Whether this is the cluster that answered first.
+    fn is_of_cluster(&self, id: u64) -> bool {
+        let first = self.cluster.compare_exchange(0, id, Ordering::AcqRel, Ordering::Acquire);
+        first.err().is_none_or(|first| first == id)
+    }
+
+    /// Asks every member which cluster it belongs to, if there are several; those that do not answer say nothing.
+    ///
+    /// Each process starts at another member. If they belonged to two clusters, each cluster would grant every lock.
+    pub(crate) async fn compare_clusters(self: &Arc<Self>) -> Result<(), LockError> {
+        if self.members.len() < 2 {
+            return Ok(());
+        }
+        let asked = (0..self.members.len()).map(async |member| {
+            let wire = self.open(member).await.ok()?;
+            let mut client = MaintenanceClient::new(wire.channel.clone());
+            let status = self.timely(client.status(wire.request(proto::StatusRequest {}))).await;
+            status.ok()?.into_inner().header.map(|header| header.cluster_id)
+        });
+        let mut asked: FuturesUnordered<_> = asked.collect();
+        while let Some(id) = asked.next().await {
+            if id.is_some_and(|id| !self.is_of_cluster(id)) {
+                return Err(LockError::invalid_config(TWO_CLUSTERS));
+            }
+        }
+        Ok(())
+    }
+
     /// Takes an answer, unless it comes from another cluster or from the past of this one.
     fn admit<T: Headed>(&self, answer: T, before: i64, wire: &Arc<Wire>) -> Result<T, LockError> {
         let Some(header) = answer.header() else {
             self.abandon(wire);
             return Err(LockError::internal("etcd sent an answer without a header"));
         };
-        let known = self
-            .cluster
-            .compare_exchange(0, header.cluster_id, Ordering::AcqRel, Ordering::Acquire)
-            .err()
-            .unwrap_or(header.cluster_id);
-        if known != header.cluster_id {
+        if !self.is_of_cluster(header.cluster_id) {
             self.abandon(wire);
             return Err(LockError::internal(
                 "the members of the store URL belong to different etcd clusters, or the cluster was rebuilt; \
@@ -171,7 +233,7 @@ impl Link {
         }
         // In a task of its own: a caller whose future is not polled must not keep the others from a connection.
         let (link, arrived) = (Arc::clone(self), Instant::now());
-        tokio::spawn(async move { link.reopen(arrived).await }).await.unwrap_or_else(|error| {
+        spawn_lasting(async move { link.reopen(arrived).await }).await.unwrap_or_else(|error| {
             Err(LockError::unavailable("the connection to etcd could not be opened")
                 .with_source(error))
         })

@@ -6,7 +6,8 @@
 
 use holdtight_core::{AcquireRequest, Extension, Lease, LockError, ManyAttempt};
 
-use crate::acquire::{HOLDING, ROUNDS, describe, restless};
+use crate::acquire::{ROUNDS, restless};
+use crate::entry::holding;
 use crate::error::{Effect, doubtful};
 use crate::lease::{Granted, seconds, span};
 use crate::names::Place;
@@ -20,11 +21,13 @@ struct Wish<'a> {
     place: Place,
     /// Whoever holds it, as last seen.
     holder: Option<KeyValue>,
+    /// At which revision that was seen.
+    seen: i64,
 }
 
 impl Wish<'_> {
     fn is_taken_by_another(&self) -> bool {
-        self.holder.as_ref().is_some_and(|holder| holder.key != self.place.entry)
+        self.holder.as_ref().is_some_and(|holder| !holder.belongs_to(&self.place))
     }
 }
 
@@ -42,14 +45,14 @@ impl EtcdStore {
         let mut wishes = Vec::with_capacity(requests.len());
         for request in requests {
             let place = self.names.place(&request.key, &request.secret);
-            wishes.push(Wish { request, place, holder: None });
+            wishes.push(Wish { request, place, holder: None, seen: 0 });
         }
         // Leases made in vain cost the cluster two writes each, a look costs none.
         if wishes.iter().any(|wish| self.line.was_busy(&wish.place.lock)) {
             self.look_at(&mut wishes).await?;
         }
         for _ in 0..ROUNDS {
-            if let Some(Wish { request, place, holder: Some(holder) }) =
+            if let Some(Wish { request, place, holder: Some(holder), .. }) =
                 wishes.iter().find(|wish| wish.is_taken_by_another())
             {
                 self.line.note_busy(&place.lock);
@@ -84,7 +87,7 @@ impl EtcdStore {
                 kept.push(None);
                 continue;
             };
-            match self.claim(&wish.place, entry, wish.request).await? {
+            match self.claim(&wish.place, entry, wish.request, Some(wish.seen)).await? {
                 Extension::Extended(lease) => kept.push(Some(lease)),
                 _ => return Ok(None),
             }
@@ -101,7 +104,7 @@ impl EtcdStore {
         let missing: Vec<_> = wishes.iter().filter(|wish| wish.holder.is_none()).collect();
         let leases = self.grant_all(missing.iter().map(|wish| wish.request)).await?;
         let entry = |(wish, lease): (&&Wish<'_>, &Granted)| {
-            put(&wish.place.entry, describe(wish.request, HOLDING), lease.id)
+            put(&wish.place.entry, holding(wish.request), lease.id)
         };
         let as_expected = |wish: &Wish<'_>| match &wish.holder {
             Some(ours) => was_created(&ours.key, ours.create_revision),
@@ -165,6 +168,7 @@ impl EtcdStore {
 fn note_holders(wishes: &mut [Wish<'_>], answer: &mut Answer) -> Result<(), LockError> {
     for wish in wishes {
         wish.holder = answer.key()?;
+        wish.seen = answer.revision;
     }
     Ok(())
 }

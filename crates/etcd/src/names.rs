@@ -28,6 +28,13 @@ pub(crate) struct Place {
     pub(crate) entry: Vec<u8>,
 }
 
+impl Place {
+    /// What tells this owner from the others of the lock.
+    pub(crate) fn id(&self) -> &[u8] {
+        self.entry.strip_prefix(self.lock.start.as_slice()).unwrap_or_default()
+    }
+}
+
 /// Names under one prefix.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {

@@ -1,9 +1,11 @@
 //! Reads from the cluster what decides how safe its locks are, and says what follows from it.
 
+use std::collections::HashSet;
+
 use holdtight_core::{Finding, Guarantees, Level, LockError};
 
 use crate::error::{Effect, Fault};
-use crate::link::Wire;
+use crate::link::{TWO_CLUSTERS, Wire};
 use crate::proto::cluster_client::ClusterClient;
 use crate::proto::maintenance_client::MaintenanceClient;
 use crate::proto::{MemberListRequest, MemberListResponse, StatusRequest, StatusResponse};
@@ -39,6 +41,13 @@ impl EtcdStore {
             findings.push(
                 Finding::new(Level::Warning, "members", found)
                     .fix("start them, or take them out of the store URL"),
+            );
+        }
+        let clusters: HashSet<_> = statuses.iter().filter_map(cluster).collect();
+        if clusters.len() > 1 {
+            findings.push(
+                Finding::new(Level::Unsafe, "members", TWO_CLUSTERS)
+                    .fix("see `etcdctl member list` at each of them"),
             );
         }
         let oldest =
@@ -110,6 +119,10 @@ fn redundancy(voters: usize) -> Finding {
     } else {
         Finding::new(Level::Good, "redundancy", found)
     }
+}
+
+fn cluster(status: &StatusResponse) -> Option<u64> {
+    status.header.as_ref().map(|header| header.cluster_id)
 }
 
 fn alarms(status: &StatusResponse) -> impl Iterator<Item = Finding> {

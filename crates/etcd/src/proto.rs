@@ -203,7 +203,7 @@ pub struct Compare {
     pub key: ::prost::alloc::vec::Vec<u8>,
     #[prost(bytes = "vec", tag = "64")]
     pub range_end: ::prost::alloc::vec::Vec<u8>,
-    #[prost(oneof = "compare::TargetUnion", tags = "5, 6")]
+    #[prost(oneof = "compare::TargetUnion", tags = "5, 6, 7")]
     pub target_union: ::core::option::Option<compare::TargetUnion>,
 }
 /// Nested message and enum types in `Compare`.
@@ -260,6 +260,7 @@ pub mod compare {
         Version = 0,
         Create = 1,
         Mod = 2,
+        Value = 3,
     }
     impl CompareTarget {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -271,6 +272,7 @@ pub mod compare {
                 Self::Version => "VERSION",
                 Self::Create => "CREATE",
                 Self::Mod => "MOD",
+                Self::Value => "VALUE",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -279,16 +281,19 @@ pub mod compare {
                 "VERSION" => Some(Self::Version),
                 "CREATE" => Some(Self::Create),
                 "MOD" => Some(Self::Mod),
+                "VALUE" => Some(Self::Value),
                 _ => None,
             }
         }
     }
-    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum TargetUnion {
         #[prost(int64, tag = "5")]
         CreateRevision(i64),
         #[prost(int64, tag = "6")]
         ModRevision(i64),
+        #[prost(bytes, tag = "7")]
+        Value(::prost::alloc::vec::Vec<u8>),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]

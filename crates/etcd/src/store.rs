@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdtight_core::{
-    AcquireRequest, Attempt, Backend, Capabilities, ExtendRequest, Extension, Fence, Guarantees,
-    Holder, Key, Level, LockError, ManyAttempt, Release, Reply, Secret, Subscription, WakeUps,
+    AcquireRequest, Attempt, Backend, Capabilities, ErrorKind, ExtendRequest, Extension, Fence,
+    Guarantees, Holder, Key, Level, LockError, ManyAttempt, Release, Reply, Secret, Subscription,
+    Transfer, TransferRequest, WakeUps,
 };
 
 use crate::config::EtcdConfig;
@@ -26,6 +27,12 @@ pub(crate) const MAX_BATCH: usize = 100;
 /// How much longer than asked a lease may last: up to a second to the next whole one, half a second until etcd looks,
 /// and the time to agree that it is over.
 const TTL_SLACK: Duration = Duration::from_secs(2);
+
+/// The shortest lease with etcd's default settings, for when it cannot be asked for.
+const USUAL_MIN_TTL: Duration = Duration::from_secs(2);
+
+/// How long a store that is ready waits for members that have not yet said which cluster they belong to.
+const COMPARING: Duration = Duration::from_millis(200);
 
 /// Bits of a fence that hold the revision; the rest hold the epoch.
 const REVISION_BITS: u32 = 48;
@@ -74,14 +81,49 @@ impl EtcdStore {
         let config = Arc::new(config);
         let link = Arc::new(Link::new(Arc::clone(&config))?);
         let names = Names::new(&config.prefix);
-        // The minimum depends on the server's election timeout, which no request tells; a grant does.
-        let shortest = link.grant(1).await?;
-        link.let_go(shortest.id);
-        let min_ttl = span(shortest.seconds);
-        let store = Self { config, link, line: Arc::default(), names, min_ttl };
-        store.rehearse().await?;
-        store.admit().await?;
+        let mut store = Self { config, link, line: Arc::default(), names, min_ttl: USUAL_MIN_TTL };
+        // Beside all else, so that it costs no time.
+        let link = Arc::clone(&store.link);
+        let mut comparing = std::pin::pin!(link.compare_clusters());
+        let mut compared = false;
+        {
+            let mut preparing = std::pin::pin!(store.prepare());
+            loop {
+                tokio::select! {
+                    prepared = &mut preparing => break prepared?,
+                    answer = &mut comparing, if !compared => {
+                        answer?;
+                        compared = true;
+                    }
+                }
+            }
+        }
+        if !compared {
+            // Members that do not answer must not keep anybody from the others.
+            tokio::time::timeout(COMPARING, comparing).await.unwrap_or(Ok(()))?;
+        }
         Ok(store)
+    }
+
+    /// Finds out how short a lease may be, and whether this cluster and this user will do.
+    async fn prepare(&mut self) -> Result<(), LockError> {
+        // The minimum depends on the server's election timeout, which no request tells; a grant does.
+        match self.link.grant(1).await {
+            Ok(shortest) => {
+                self.link.let_go(shortest.id);
+                self.min_ttl = span(shortest.seconds);
+            }
+            // A database that is full takes no grants, but can be read, and locks in it can be renewed and given back.
+            Err(error) if error.kind() == ErrorKind::RateLimited => {
+                tracing::warn!(%error, "etcd takes no new locks now");
+            }
+            Err(error) => return Err(error),
+        }
+        match self.rehearse().await {
+            Err(error) if error.kind() == ErrorKind::RateLimited => {}
+            rehearsed => rehearsed?,
+        }
+        self.admit().await
     }
 
     /// Whether this user may read and write under the prefix: better said now than at the first lock.
@@ -114,14 +156,14 @@ impl EtcdStore {
         Ok(())
     }
 
-    /// The fence of an entry that was made at `revision`.
+    /// The fence that `revision` stands for.
     pub(crate) fn mint(&self, revision: i64) -> Result<Fence, LockError> {
         mint(self.config.epoch, revision).ok_or_else(|| {
             LockError::internal("no fence is left: etcd's revision is beyond 2^48; use a new cluster and a new epoch")
         })
     }
 
-    /// The revision at which the entry with this fence was made; `None` if no entry of this epoch can have it.
+    /// The revision that this fence stands for; `None` if no entry of this epoch can have it.
     pub(crate) fn revision_of(&self, fence: Fence) -> Option<i64> {
         let revision = i64::try_from(fence.get() & ((1 << REVISION_BITS) - 1)).ok()?;
         (mint(self.config.epoch, revision) == Some(fence)).then_some(revision)
@@ -142,6 +184,7 @@ impl Backend for EtcdStore {
             .ttl_slack(TTL_SLACK)
             .wake_ups(WakeUps::PerKey)
             .fifo(true)
+            .transfer(true)
             .acquire_many(true)
             .force_release(true)
             .max_batch(MAX_BATCH)
@@ -164,6 +207,12 @@ impl Backend for EtcdStore {
         leases: Vec<ExtendRequest>,
     ) -> Reply<Vec<Result<Extension, LockError>>> {
         Box::pin(async move { self.prolong_all(&leases).await })
+    }
+
+    fn transfer(self: Arc<Self>, request: TransferRequest) -> Reply<Transfer> {
+        Box::pin(async move {
+            self.take_up(&request).await.map_err(|error| error.with_key(&request.to.key))
+        })
     }
 
     fn acquire_many(self: Arc<Self>, requests: Vec<AcquireRequest>) -> Reply<ManyAttempt> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use holdtight_core::LockError;
 
+use crate::entry::RESUMED_FROM;
 use crate::error::Effect;
 use crate::link::Link;
 use crate::names::{Place, Range};
@@ -89,6 +90,16 @@ pub(crate) fn is_unchanged(entry: &KeyValue) -> [Compare; 2] {
         ..was_created(&entry.key, 0)
     };
     [was_created(&entry.key, entry.create_revision), touched]
+}
+
+/// The key is there, and was resumed under another secret than its name tells.
+pub(crate) fn was_resumed(name: &[u8]) -> Compare {
+    Compare {
+        result: compare::CompareResult::Greater.into(),
+        target: compare::CompareTarget::Value.into(),
+        target_union: Some(compare::TargetUnion::Value(RESUMED_FROM.to_vec())),
+        ..was_created(name, 0)
+    }
 }
 
 /// What a transaction answered: which branch was taken, at which revision, and what its steps said.
@@ -191,12 +202,12 @@ impl Link {
         self.read(vec![oldest(lock)]).await?.key()
     }
 
-    /// The entry of `place`, if it is the holder's.
+    /// The holder's entry, if it belongs to the owner of `place`.
     pub(crate) async fn held(
         self: &Arc<Self>,
         place: &Place,
     ) -> Result<Option<KeyValue>, LockError> {
-        Ok(self.holder(&place.lock).await?.filter(|entry| entry.key == place.entry))
+        Ok(self.holder(&place.lock).await?.filter(|entry| entry.belongs_to(place)))
     }
 
     /// One page of a range, by name: its keys, and whether there are more.

@@ -113,7 +113,7 @@ on_etcd! {
         let token = handle.detach().await.unwrap();
         assert!(!matches!(other.try_acquire("k").await, Ok(Some(_))), "it is held all the while");
         let resumed = other.resume(token).await.unwrap();
-        assert_eq!(resumed.fence(), fence);
+        assert!(resumed.fence() > fence, "another holder, another fence");
         resumed.release().await.unwrap();
         until("nothing stays behind", async || entries(server).await == 0).await;
     }

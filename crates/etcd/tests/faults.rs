@@ -5,7 +5,10 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdtight_core::{Attempt, Backend, ErrorKind, ExtendBy, Extension, Intent, Release};
+use holdtight_core::{
+    Attempt, Backend, DistributedLock, ErrorKind, ExtendBy, Extension, Intent, Release,
+};
+use holdtight_etcd::EtcdStore;
 use holdtight_testkit::Flow;
 use holdtight_testkit::servers::Etcd;
 use support::{
@@ -159,8 +162,38 @@ on_etcd! {
         assert!(found.findings.iter().any(|finding| finding.subject == "alarm"), "{found}");
         let renewed = extend(&store, &key, &me, ExtendBy::AtLeast(LONG)).await.unwrap();
         assert!(matches!(renewed, Extension::Extended(_)), "renewal writes nothing");
-        assert_eq!(release(&store, &key, &me).await, Release::Released);
+        // A program that starts now can look and let go, too.
+        let late = connect(&server.url()).await;
+        assert!(lookup(&late, &key).await.is_some());
+        let found = Arc::clone(&late).probe().await.unwrap();
+        assert!(found.findings.iter().any(|finding| finding.subject == "alarm"), "{found}");
+        let renewed = extend(&late, &key, &me, ExtendBy::AtLeast(LONG)).await.unwrap();
+        assert!(matches!(renewed, Extension::Extended(_)), "{renewed:?}");
+        assert_eq!(release(&late, &key, &me).await, Release::Released);
         support::admin(server, "maintenance/alarm", &alarm("DEACTIVATE")).await;
         recovers(&store).await;
+    }
+}
+
+on_etcd! {
+    async fn short_leases_outlive_a_connection_that_falls_silent(server: &Etcd) {
+        // The same member by two addresses.
+        let ways = [proxied(server).await, proxied(server).await];
+        let url = format!("etcd://{},{}", ways[0].address(), ways[1].address());
+        let ttl = Duration::from_secs(4);
+        let store = EtcdStore::connect(&url).await.unwrap();
+        let lock = DistributedLock::builder(store).ttl(ttl).build().unwrap();
+        let mut handles = Vec::new();
+        for n in 0..20 {
+            handles.push(lock.acquire(format!("k{n}")).await.unwrap());
+        }
+        ways.iter().max_by_key(|way| way.traffic().sent).unwrap().black_hole();
+        // Until every lease that was not renewed is over.
+        tokio::time::sleep(ttl * 2).await;
+        let lost = handles.iter().filter(|handle| !handle.is_held()).count();
+        assert_eq!(lost, 0, "of {} locks", handles.len());
+        for handle in handles {
+            handle.release().await.unwrap();
+        }
     }
 }

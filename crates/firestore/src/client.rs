@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gcp_auth::TokenProvider;
-use holdtight_core::LockError;
+use holdtight_core::{LockError, spawn_lasting};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
@@ -105,7 +105,7 @@ impl Client {
             .map_err(|error| {
                 LockError::internal("a request could not be made").with_source(error)
             })?;
-        let lost = |why: String| {
+        let lost = move |why: String| {
             Fault::Failed(if writes {
                 LockError::ambiguous(format!("Firestore was asked to write, but {why}"))
             } else {
@@ -114,8 +114,9 @@ impl Client {
                 ))
             })
         };
-        let exchange = async {
-            let answer = self.http.request(request).await.map_err(|error| {
+        let http = self.http.clone();
+        let exchange = async move {
+            let answer = http.request(request).await.map_err(|error| {
                 if error.is_connect() {
                     let unreached =
                         LockError::unavailable("Firestore cannot be reached; check the network");
@@ -133,9 +134,11 @@ impl Client {
                 (status, body) => Err(refused(status, &body.unwrap_or_default(), writes)),
             }
         };
-        match tokio::time::timeout_at(limit, exchange).await {
-            Ok(answer) => answer,
-            Err(_) => Err(lost(format!("no answer came in {:?}", self.timeout))),
+        // In a task of its own: the connections that it opens, or waits for, are everybody's.
+        match spawn_lasting(tokio::time::timeout_at(limit, exchange)).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(lost(format!("no answer came in {:?}", self.timeout))),
+            Err(error) => Err(lost(format!("the request was cut off ({error})"))),
         }
     }
 

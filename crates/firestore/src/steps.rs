@@ -315,13 +315,17 @@ impl Step {
 
     async fn try_transfer(&self, request: &TransferRequest) -> Result<Transfer, Fault> {
         let seen = self.read().await?;
-        match &seen.found {
-            Some(found) if found.held_by(&request.from).is_some() => {
-                let unchanged = json!({ "updateTime": found.version });
-                Ok(Transfer::Transferred(self.grant(&request.to, &seen, unchanged).await?))
-            }
-            _ => Ok(Transfer::NotHeld),
+        let Some(found) = &seen.found else { return Ok(Transfer::NotHeld) };
+        // Done before, by a request whose answer was lost: the same grant, with its fence.
+        if let Some(held) = found.held_by(&request.to.secret) {
+            let by = ExtendBy::AtLeast(request.to.ttl);
+            return Ok(Transfer::Transferred(self.move_end(found, held, by).await?));
         }
+        if found.held_by(&request.from).is_none() {
+            return Ok(Transfer::NotHeld);
+        }
+        let unchanged = json!({ "updateTime": found.version });
+        Ok(Transfer::Transferred(self.grant(&request.to, &seen, unchanged).await?))
     }
 
     pub(crate) async fn lookup(self) -> Result<Option<Holder>, LockError> {

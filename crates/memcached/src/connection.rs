@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use holdtight_core::{LockError, OwnerText};
+use holdtight_core::{LockError, OwnerText, spawn_lasting};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
@@ -66,7 +66,7 @@ impl Link {
         }
         // In a task of its own: a caller whose future is not polled must not keep the others from a connection.
         let link = Arc::clone(self);
-        tokio::spawn(async move { link.reopen().await }).await.unwrap_or_else(|error| {
+        spawn_lasting(async move { link.reopen().await }).await.unwrap_or_else(|error| {
             Err(LockError::unavailable("the connection to memcached could not be opened")
                 .with_source(error))
         })
@@ -240,12 +240,12 @@ impl Wire {
             Address::Tcp(host, port) => {
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 stream.set_nodelay(true)?;
-                tokio::spawn(Carrier::new(work, config.timeout).carry(stream));
+                spawn_lasting(Carrier::new(work, config.timeout).carry(stream));
             }
             #[cfg(unix)]
             Address::Unix(path) => {
                 let stream = tokio::net::UnixStream::connect(path).await?;
-                tokio::spawn(Carrier::new(work, config.timeout).carry(stream));
+                spawn_lasting(Carrier::new(work, config.timeout).carry(stream));
             }
             #[cfg(not(unix))]
             Address::Unix(_) => return Err(io::ErrorKind::Unsupported.into()),

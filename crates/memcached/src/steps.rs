@@ -193,6 +193,14 @@ impl Step {
     async fn try_transfer(&self, request: &TransferRequest) -> Result<Transfer, LockError> {
         for _ in 0..ROUNDS {
             let Some(item) = self.read().await? else { return Ok(Transfer::NotHeld) };
+            if let Some(record) = item.owned_by(&request.to.secret) {
+                // Done before, by a request whose answer was lost: the same grant, with its fence.
+                let by = ExtendBy::AtLeast(request.to.ttl);
+                match self.move_end(&item, record, by).await? {
+                    Some(lease) => return Ok(Transfer::Transferred(lease)),
+                    None => continue,
+                }
+            }
             if item.owned_by(&request.from).is_none() {
                 return Ok(Transfer::NotHeld);
             }
