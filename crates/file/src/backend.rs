@@ -13,12 +13,12 @@ use holdtight_core::{
     Secret, Subscription, Transfer, TransferRequest, WakeUps,
 };
 
-use crate::directory::name_of;
+use crate::names::name_of;
 use crate::record::{ProcessId, Record};
 use crate::rules::Change;
 use crate::step::{Absent, Page, Try, check_key, peek};
 use crate::store::{FileStore, Tried};
-use crate::sweep::record_paths;
+use crate::sweep::records;
 
 /// How long a dropped handle may keep its thread, before its release goes to the background.
 const AT_ONCE: Duration = Duration::from_millis(2);
@@ -80,7 +80,7 @@ impl FileStore {
                 .is_some_and(|grant| me.id.is_some() && grant.process == me.id);
             let (release, change) = record.release(secret, scene);
             let called = match release {
-                Release::Released => record.call_waiters(),
+                Release::Released => record.call_waiters(scene),
                 _ => Vec::new(),
             };
             Ok(((release, called, ours), change))
@@ -104,12 +104,10 @@ impl FileStore {
         };
         let me = who.id;
         let stepped = self.step_of(who, &request.key, Absent::Skip, |record, scene| {
-            let before = record.grant.as_ref().and_then(|grant| grant.process);
+            let before = me.map_or(0, |me| record.bound_to(me));
             let rebind = rebind.zip(me);
             let (extension, change) = record.extend(&request.secret, request.by, rebind, scene);
-            let after = record.grant.as_ref().and_then(|grant| grant.process);
-            let bound = i64::from(after.is_some() && after == me)
-                - i64::from(before.is_some() && before == me);
+            let bound = me.map_or(0, |me| record.bound_to(me)) - before;
             Ok(((extension, bound), change))
         })?;
         Ok(stepped.map(|answer| match answer {
@@ -125,9 +123,18 @@ impl FileStore {
         let (who, presence) = self.presence()?;
         let me = presence.id;
         let stepped = self.step_of(who, &request.to.key, Absent::Skip, |record, scene| {
-            record.transfer(&request.from, &request.to, me, scene)
+            let before = record.bound_to(me);
+            let (transfer, change) = record.transfer(&request.from, &request.to, me, scene)?;
+            Ok(((transfer, record.bound_to(me) - before), change))
         })?;
-        Ok(stepped.map(|answer| answer.unwrap_or(Transfer::NotHeld)))
+        Ok(stepped.map(|answer| match answer {
+            None => Transfer::NotHeld,
+            Some((transfer, bound)) => {
+                // A lock that is taken up by its token was bound to another process, or to none.
+                self.bound.fetch_add(bound, Ordering::Relaxed);
+                transfer
+            }
+        }))
     }
 
     /// Locks all files in the order of their keys, so that two such calls cannot block each other.
@@ -205,29 +212,29 @@ impl FileStore {
     }
 
     fn holder_of(&self, key: &Key) -> Result<Option<Holder>, LockError> {
-        let path = self.directory.record(&name_of(key));
-        let Some(record) = peek(&path).map_err(|error| error.with_key(key))? else {
-            self.directory.check_still_there()?;
-            return Ok(None);
-        };
-        check_key(&record, key, &path)?;
+        let name = name_of(key);
+        self.directory.check_lately(self.boot.now())?;
+        let peeked = peek(&self.directory, &name).map_err(|error| error.with_key(key))?;
+        let Some(record) = peeked else { return Ok(None) };
+        check_key(&record, key, &self.directory.path_of(&name))?;
         Ok(self.scene(|scene| record.current_holder(scene)))
     }
 
     fn list_holders(&self, prefix: &str, limit: usize) -> Result<Vec<Holder>, LockError> {
         self.directory.check_still_there()?;
         let mut found = Vec::new();
-        for (name, path) in record_paths(&self.directory.keys())? {
+        for name in records(&self.directory)? {
             if found.len() >= limit {
                 break;
             }
-            match peek(&path) {
+            match peek(&self.directory, &name) {
                 Ok(Some(record)) => {
                     if record.key.as_str().starts_with(prefix) && name_of(&record.key) == name {
                         found.extend(self.scene(|scene| record.current_holder(scene)));
                     }
                 }
                 Ok(None) => {}
+                // Its key is not known, so it has no place here: `damaged` and a probe tell of it.
                 Err(error) => tracing::warn!(%error, "left out of the list"),
             }
         }
@@ -380,7 +387,11 @@ impl Backend for FileStore {
     }
 
     fn probe(self: Arc<Self>) -> Reply<Guarantees> {
-        Box::pin(async move { self.examine() })
+        Box::pin(async move {
+            tokio::task::spawn_blocking(move || self.examine())
+                .await
+                .map_err(|source| LockError::internal("probing was stopped").with_source(source))?
+        })
     }
 
     fn transfer(self: Arc<Self>, request: TransferRequest) -> Reply<Transfer> {
@@ -403,18 +414,13 @@ impl Backend for FileStore {
         Box::pin(self.drive(key, move |store| store.try_extend(&request, Some(Liveness::Lease))))
     }
 
-    fn resume(self: Arc<Self>, key: Key, secret: Secret, ttl: Duration) -> Reply<Extension> {
-        let request = ExtendRequest::new(key.clone(), secret, ExtendBy::AtLeast(ttl));
-        Box::pin(self.drive(key, move |store| store.try_extend(&request, Some(Liveness::Process))))
-    }
-
     fn force_release(self: Arc<Self>, key: Key, fence: Fence) -> Reply<Release> {
         let forced = key.clone();
         Box::pin(self.drive(key, move |store| {
             let stepped = store.step(&forced, Absent::Skip, |record, scene| {
                 let (release, change) = record.force_release(fence, scene);
                 let called = match release {
-                    Release::Released => record.call_waiters(),
+                    Release::Released => record.call_waiters(scene),
                     _ => Vec::new(),
                 };
                 Ok(((release, called, false), change))

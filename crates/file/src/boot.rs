@@ -44,11 +44,12 @@ impl Boot {
         use std::os::unix::fs::MetadataExt;
 
         const ID: &str = "/proc/sys/kernel/random/boot_id";
-        let without_proc = |source: std::io::Error| {
-            LockError::invalid_config(
+        let without_proc = |source: std::io::Error| match source.kind() {
+            std::io::ErrorKind::NotFound => LockError::invalid_config(
                 "the file store needs /proc to tell this boot from the last one; mount it",
             )
-            .with_source(source)
+            .with_source(source),
+            _ => crate::error::io("read", ID.as_ref(), source),
         };
         let text = read_to_string(ID).map_err(without_proc)?;
         let id = parse_id(&text)

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use holdtight_core::LockError;
 
-/// How long a step waits for another process that is inside a step of the same key.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a step waits for another process that is inside a step of the same key: less than the second that an
+/// attempt has at least, so that whoever asks is told why and not that the answer is unknown.
+const PATIENCE: Duration = Duration::from_millis(600);
 
 /// Which directory, and how it is used.
 ///
@@ -31,10 +32,13 @@ impl Config {
         Self { directory: directory.into(), sync: false, patience: PATIENCE }
     }
 
-    /// The store of this user: `$XDG_STATE_HOME/holdtight`, or `~/.local/state/holdtight`.
+    /// The store of this user: `$HOME/.local/state/holdtight`.
+    ///
+    /// It is one store for all of a user's processes: `XDG_STATE_HOME`, which a shell may have and cron does not, is not
+    /// read.
     ///
     /// # Errors
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if neither variable is set.
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if `HOME` is not set to an absolute path.
     pub fn for_user() -> Result<Self, LockError> {
         state_directory(&|name| std::env::var_os(name)).map(Self::new)
     }
@@ -87,7 +91,7 @@ impl Config {
         self
     }
 
-    /// How long a step waits for a process that is inside a step of the same key (2 s). Steps last
+    /// How long a step waits for a process that is inside a step of the same key (0.6 s). Steps last
     /// microseconds, so only a process that was stopped there lets this pass.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -143,13 +147,11 @@ fn decode(text: &str) -> Option<String> {
 fn state_directory(
     variable: &dyn Fn(&str) -> Option<std::ffi::OsString>,
 ) -> Result<PathBuf, LockError> {
-    let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    match (absolute("XDG_STATE_HOME"), absolute("HOME")) {
-        (Some(state), _) => Ok(state.join("holdtight")),
-        (None, Some(home)) => Ok(home.join(".local/state/holdtight")),
-        (None, None) => Err(LockError::invalid_config(
-            "no directory for locks: neither XDG_STATE_HOME nor HOME is set to an absolute path; \
-             name one, as in file:/var/lib/locks",
+    match variable("HOME").map(PathBuf::from).filter(|path| path.is_absolute()) {
+        Some(home) => Ok(home.join(".local/state/holdtight")),
+        None => Err(LockError::invalid_config(
+            "no directory for locks: HOME is not set to an absolute path; set it, or name a \
+             directory, as in file:/var/lib/locks",
         )),
     }
 }
@@ -207,8 +209,17 @@ mod tests {
         let home = |name: &str| (name == "HOME").then(|| "/home/ann".into());
         assert_eq!(state_directory(&home).unwrap(), Path::new("/home/ann/.local/state/holdtight"));
         let both = |name: &str| Some(if name == "HOME" { "/h".into() } else { "/s".into() });
-        assert_eq!(state_directory(&both).unwrap(), Path::new("/s/holdtight"));
-        let relative = |name: &str| (name == "XDG_STATE_HOME").then(|| "state".into());
-        assert!(state_directory(&relative).is_err(), "the XDG rules ignore relative paths");
+        assert_eq!(
+            state_directory(&both).unwrap(),
+            Path::new("/h/.local/state/holdtight"),
+            "cron has no XDG_STATE_HOME, and shares the store with the shells of its user"
+        );
+        let relative = |name: &str| (name == "HOME").then(|| "home".into());
+        assert!(
+            state_directory(&relative).is_err(),
+            "it would be another store in every directory"
+        );
+        let other = |name: &str| (name == "XDG_STATE_HOME").then(|| "/s".into());
+        assert!(state_directory(&other).is_err(), "nobody else would find it there");
     }
 }

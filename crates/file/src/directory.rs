@@ -1,385 +1,416 @@
-//! The store's directory: who may use it, what is in it, and how files are put there.
+//! The store's directory: whether it is fit for locks, and the way to everything in it.
 //!
-//! Its own directory belongs to one user, mode 0700. A shared one is made by root: group-writable and setgid.
-//! Everything else is refused, because whoever can write here can break every lock.
+//! It is opened once, and with it `keys`, `live` and `new`; all the rest is reached through these descriptors. Each
+//! directory is judged before it is used, whoever made it. A directory that holds anything else is not taken for a store.
 
 use std::ffi::OsStr;
-use std::fmt::Write as _;
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use holdtight_core::{Key, LockError};
-use rustix::fs::OFlags;
-use sha2::{Digest, Sha256};
+use holdtight_core::LockError;
+use rustix::fs::{CWD, Mode, OFlags, fchmod, mkdirat, openat};
 
 use crate::error;
 use crate::failpoint;
 use crate::filesystem::{self, FileSystem};
+use crate::folder::{AS_DIRECTORY, Folder, QUIET, names_in, open_directory};
+use crate::look::{Found, look_at, look_up};
+use crate::names::{InLive, InNew, Name, hex, part_of, record_in};
+use crate::trust::{self, Access, Inside, judge_inside, judge_root};
 
-/// The name of a key in the store: its SHA-256. No text of a user ever becomes part of a path.
-pub(crate) type Name = [u8; 32];
+/// The file with the facts about the whole store, which also says that this is one.
+pub(crate) const LEDGER: &str = "store";
 
-/// The name of `key`.
-pub(crate) fn name_of(key: &Key) -> Name {
-    Sha256::digest(key.as_str().as_bytes()).into()
-}
+/// How long a step may rely on an earlier look that the store is still where it was: ten milliseconds.
+pub(crate) const MOVED: u64 = 10_000_000;
 
-/// Who may use a directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
-    /// One user.
-    Own,
-    /// All members of the directory's group.
-    Shared,
-}
+/// How often something is tried again that others may undo meanwhile.
+const TRIES: usize = 64;
+
+/// How often, and how long each time, whoever makes a directory is waited for before it is taken for dead.
+const MAKER_WAITS: usize = 20;
+const MAKER_PAUSE: Duration = Duration::from_millis(10);
 
 /// A directory that was found fit for locks.
 #[derive(Debug)]
 pub(crate) struct Directory {
-    root: PathBuf,
-    identity: (u64, u64),
-    /// Kept open, so that no other directory can get the number of this one while we go by it.
-    _opened: File,
+    pub(crate) root: Folder,
+    /// Where the records are, in up to 256 parts.
+    pub(crate) keys: Folder,
+    /// Where processes show that they live.
+    pub(crate) live: Arc<Folder>,
+    /// Where files are made before they get their place.
+    pub(crate) new: Folder,
     pub(crate) access: Access,
     pub(crate) file_system: FileSystem,
+    group: u32,
+    pub(crate) me: u32,
+    /// When the path was last seen to lead here, on the store's clock.
+    seen_at: AtomicU64,
+    /// The parts of `keys` that this process has judged, a bit each.
+    judged: [AtomicU64; 4],
+}
+
+/// What to do about a directory inside the store that is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missing {
+    Skip,
+    /// Make it; it may be swept away when it is empty, and nobody is harmed by that.
+    Make,
+    /// Make it; it stays for as long as the store.
+    MakeForGood,
+}
+
+/// Where a store's path leads by now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whereabouts {
+    Here,
+    Removed,
+    Replaced,
 }
 
 impl Directory {
     /// Creates what is missing, and checks what is there.
     pub(crate) fn open(path: &Path) -> Result<Self, LockError> {
+        let me = rustix::process::geteuid().as_raw();
         if !path.exists() {
-            DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(path)
-                .map_err(|source| error::no_directory(path, source))?;
+            create(path, me)?;
         }
         // Links on the way there are the user's affair; what counts is the directory at the end.
         let root = path.canonicalize().map_err(|source| error::io("open", path, source))?;
         let opening = |source| error::io("open", &root, source);
-        let directory = OpenOptions::new()
-            .read(true)
-            .custom_flags(flags(OFlags::DIRECTORY | OFlags::NOFOLLOW))
-            .open(&root)
-            .map_err(opening)?;
-        let found = directory.metadata().map_err(opening)?;
-        let file_system = filesystem::of(&directory).map_err(opening)??;
-        let me = rustix::process::geteuid().as_raw();
-        let access = judge(found.uid(), found.mode(), me).map_err(|why| {
+        let (opened, found) = open_directory(CWD, &root).map_err(opening)?;
+        let opened = File::from(opened);
+        let file_system = filesystem::of(&opened).map_err(opening)??;
+        let unfit = |why: &str| {
             LockError::invalid_config(format!("the directory {} {why}", root.display()))
-        })?;
-        let identity = (found.dev(), found.ino());
-        let this = Self { identity, _opened: directory, root, access, file_system };
-        for part in [this.keys(), this.live(), this.new_files()] {
-            this.make_directory(&part)?;
+        };
+        let access = judge_root(found.owner, found.mode, me).map_err(|why| unfit(&why))?;
+        if access == Access::Own && !is_really_mine(&opened).map_err(opening)? {
+            return Err(unfit(
+                "belongs to a user whom this user namespace does not know; choose your own",
+            ));
         }
-        Ok(this)
+        if let Some(foreign) = foreign_contents(&opened).map_err(opening)? {
+            return Err(unfit(&format!(
+                "has contents that are not holdtight's ({}), and no file `{LEDGER}` that would \
+                 make it a store; choose an empty directory, or a new one",
+                foreign.display()
+            )));
+        }
+        let group = found.group;
+        let root = Folder::new(opened.into(), root, &found, access);
+        let inside = |name| {
+            let made = open_inside(&root, name, access, group, me, Missing::MakeForGood)?;
+            made.ok_or_else(|| LockError::internal("a directory that was just made is not there"))
+        };
+        let (keys, live, new) = (inside("keys")?, Arc::new(inside("live")?), inside("new")?);
+        let (seen_at, judged) = (AtomicU64::new(0), Default::default());
+        Ok(Self { root, keys, live, new, access, file_system, group, me, seen_at, judged })
     }
 
-    pub(crate) fn root(&self) -> &Path {
-        &self.root
+    /// Looks again at the directory and those in it: somebody may have changed their modes since.
+    pub(crate) fn judge_again(&self) -> Result<(), LockError> {
+        let path = self.path();
+        let found = look_at(&self.root).map_err(|source| error::io("open", path, source))?;
+        judge_root(found.owner, found.mode, self.me).map_err(|why| {
+            LockError::invalid_config(format!("the directory {} {why}", path.display()))
+        })?;
+        for name in ["keys", "live", "new"] {
+            open_inside(&self.root, name, self.access, self.group, self.me, Missing::Skip)?;
+        }
+        Ok(())
     }
 
-    /// Where the records are, in up to 256 parts.
-    pub(crate) fn keys(&self) -> PathBuf {
-        self.root.join("keys")
+    /// The path of the store.
+    pub(crate) fn path(&self) -> &Path {
+        self.root.path()
     }
 
-    /// Where processes show that they live.
-    pub(crate) fn live(&self) -> PathBuf {
-        self.root.join("live")
-    }
-
-    /// Where files are made before they get their place.
-    pub(crate) fn new_files(&self) -> PathBuf {
-        self.root.join("new")
-    }
-
-    /// The file with the facts about the whole store.
-    pub(crate) fn ledger(&self) -> PathBuf {
-        self.root.join("store")
-    }
-
-    /// The file of one key.
-    pub(crate) fn record(&self, name: &Name) -> PathBuf {
+    /// The path of one key's file, for people, and to see whether it still leads there.
+    pub(crate) fn path_of(&self, name: &Name) -> PathBuf {
         let hex = hex(name);
-        let mut path = String::with_capacity(6 + hex.len());
-        let _ = write!(path, "keys/{}/{}", &hex[..2], &hex[2..]);
-        self.root.join(path)
+        let mut path = self.keys.path().to_path_buf();
+        path.push(&hex[..2]);
+        path.push(&hex[2..]);
+        path
     }
 
-    /// Whether the path still leads to the directory that was opened.
+    /// Where the path leads that was opened.
+    pub(crate) fn whereabouts(&self) -> Result<Whereabouts, LockError> {
+        let missing = |source: &io::Error| {
+            matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+        };
+        match look_up(self.keys.path()) {
+            Ok(found) if found.identity == self.keys.identity => return Ok(Whereabouts::Here),
+            Err(source) if !missing(&source) => {
+                return Err(error::io("open", self.keys.path(), source));
+            }
+            _ => {}
+        }
+        Ok(match look_up(self.path()) {
+            Err(source) if missing(&source) => Whereabouts::Removed,
+            _ => Whereabouts::Replaced,
+        })
+    }
+
+    /// The same as an error, if it is not here any more.
     pub(crate) fn check_still_there(&self) -> Result<(), LockError> {
-        match fs::metadata(&self.root) {
-            Ok(found) if (found.dev(), found.ino()) == self.identity => Ok(()),
-            Ok(_) => Err(LockError::unavailable(format!(
+        match self.whereabouts()? {
+            Whereabouts::Here => Ok(()),
+            Whereabouts::Replaced => Err(LockError::unavailable(format!(
                 "the directory {} was replaced while in use: locks in the old one are void; open \
                  the store again",
-                self.root.display()
+                self.path().display()
             ))),
+            Whereabouts::Removed => Err(LockError::unavailable(format!(
+                "the directory {} was removed while in use: its locks are void; create it and \
+                 open the store again",
+                self.path().display()
+            ))),
+        }
+    }
+
+    /// Notes that the path leads here at the time `now`.
+    pub(crate) fn seen(&self, now: u64) {
+        self.seen_at.store(now, Ordering::Relaxed);
+    }
+
+    /// Makes sure that the path led here not long before `now`, and tells when it was seen to.
+    pub(crate) fn check_lately(&self, now: u64) -> Result<u64, LockError> {
+        let seen_at = self.seen_at.load(Ordering::Relaxed);
+        if now.saturating_sub(seen_at) < MOVED {
+            return Ok(seen_at);
+        }
+        self.check_still_there()?;
+        self.seen(now);
+        Ok(now)
+    }
+
+    /// Opens the file of a key. `None` if there is none.
+    pub(crate) fn open_record(&self, name: &Name, write: bool) -> Result<Option<File>, LockError> {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        match self.open_at_once(name, write) {
+            Ok(file) => return Ok(Some(file)),
+            Err(rustix::io::Errno::NOENT) => return Ok(None),
+            // Every other doubt is settled step by step.
+            Err(_) => {}
+        }
+        let Some(part) = self.part(name[0], false)? else { return Ok(None) };
+        match part.open_file(&hex(&name[1..]), write) {
+            Ok(file) => Ok(Some(file)),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(error::io("open", &self.path_of(name), source)),
+        }
+    }
+
+    /// The same in one call, in a part that was judged before: the kernel makes sure that no link is on the way.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn open_at_once(&self, name: &Name, write: bool) -> rustix::io::Result<File> {
+        use rustix::fs::{ResolveFlags, openat2};
+        if !self.is_judged(name[0]) {
+            return Err(rustix::io::Errno::NOSYS);
+        }
+        let mut path = hex(name);
+        path.insert(2, '/');
+        let quiet = if self.access == Access::Own { QUIET } else { OFlags::empty() };
+        let flags = crate::folder::mode_of(write) | quiet | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        openat2(&self.keys, &*path, flags | OFlags::NOFOLLOW, Mode::empty(), within).map(File::from)
+    }
+
+    fn is_judged(&self, part: u8) -> bool {
+        let bits = self.judged[usize::from(part / 64)].load(Ordering::Relaxed);
+        bits & (1 << (part % 64)) != 0
+    }
+
+    /// One of the parts of `keys`. `None` if it is missing and not to be made.
+    pub(crate) fn part(&self, number: u8, make: bool) -> Result<Option<Folder>, LockError> {
+        let name = hex(&[number]);
+        let missing = if make { Missing::Make } else { Missing::Skip };
+        let part = open_inside(&self.keys, &name, self.access, self.group, self.me, missing)?;
+        if part.is_some() {
+            let bits = &self.judged[usize::from(number / 64)];
+            bits.fetch_or(1 << (number % 64), Ordering::Relaxed);
+        }
+        Ok(part)
+    }
+
+    /// Whether a file of the store is what it should be.
+    pub(crate) fn check_file(&self, found: &Found, path: &Path) -> Result<(), LockError> {
+        trust::judge_file(self.access, found, self.me)
+            .map_err(|why| LockError::internal(format!("{} {why}", path.display())))
+    }
+
+    /// Gives the finished file `made` in `new` its place as the file of a key, and tells in which part that is.
+    /// `None` if somebody else was there first.
+    pub(crate) fn place_record(
+        &self,
+        made: &str,
+        name: &Name,
+    ) -> Result<Option<Folder>, LockError> {
+        let rest = hex(&name[1..]);
+        for _ in 0..TRIES {
+            let Some(part) = self.part(name[0], true)? else { continue };
+            match self.new.move_unless_taken(made, &part, &rest) {
+                Ok(()) => return Ok(Some(part)),
+                Err(source) if source.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+                // The part was empty and swept away just now.
+                Err(source) if source.kind() == io::ErrorKind::NotFound => {
+                    self.check_still_there()?;
+                }
+                Err(source) => return Err(error::io("create", &self.path_of(name), source)),
+            }
+        }
+        Err(error::io("create", &self.path_of(name), io::ErrorKind::NotFound.into()))
+    }
+}
+
+/// Makes the directory of a store, and those above it.
+fn create(path: &Path, me: u32) -> Result<(), LockError> {
+    let above = path.ancestors().skip(1).find_map(|above| {
+        let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+        fs::metadata(above).ok().map(|found| (above, found.uid()))
+    });
+    // Whoever runs a program with the home of somebody else would leave directories there that its owner cannot use.
+    if let Some((above, owner)) = above
+        && owner != me
+        && owner != 0
+    {
+        return Err(LockError::invalid_config(format!(
+            "{} would be made by you (user {me}) in {}, which belongs to user {owner}, who could \
+             not use it: is HOME that of another user? Name the directory, as in file:/var/lib/locks",
+            path.display(),
+            above.display()
+        )));
+    }
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|source| error::no_directory(path, source))
+}
+
+/// Users whom a namespace does not know all show the same number, which may also be one's own. Only the owner may
+/// open a file without a trace, and for this the kernel compares the true users.
+fn is_really_mine(directory: &File) -> io::Result<bool> {
+    match openat(directory, c".", AS_DIRECTORY | QUIET, Mode::empty()) {
+        Ok(again) => look_at(&again).map(|_| true),
+        Err(rustix::io::Errno::PERM | rustix::io::Errno::ACCESS) => Ok(false),
+        // Nothing was learnt: too many open files, for one.
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Something in a directory without a ledger that no store has put there.
+fn foreign_contents(root: &File) -> io::Result<Option<PathBuf>> {
+    let names = names_in(root)?;
+    if names.iter().any(|name| name == LEDGER) {
+        return Ok(None);
+    }
+    for name in names {
+        let is_ours: &dyn Fn(&OsStr) -> bool = match name.to_str() {
+            Some("keys") => &|name| part_of(name).is_some(),
+            Some("live") => &|name| InLive::of(name).is_some(),
+            Some("new") => &|name| InNew::of(name).is_some(),
+            _ => return Ok(Some(name.into())),
+        };
+        // What cannot be opened is judged when it is needed.
+        let Ok((opened, _)) = open_directory(root, &name) else { continue };
+        for inner in names_in(&opened)? {
+            if !is_ours(&inner) {
+                return Ok(Some(Path::new(&name).join(inner)));
+            }
+            let Some(part) = part_of(&inner) else { continue };
+            let Ok((records, _)) = open_directory(&opened, &inner) else { continue };
+            let foreign =
+                names_in(&records)?.into_iter().find(|name| record_in(part, name).is_none());
+            if let Some(foreign) = foreign {
+                return Ok(Some(Path::new(&name).join(inner).join(foreign)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Opens a directory inside the store if it is fit for it. If it is missing, it is made, or `None` is the answer.
+///
+/// One that was made by a process which died before it opened it to the group is mended: by its owner, or, as nobody
+/// else can have put anything into it, by whoever finds it empty.
+fn open_inside(
+    parent: &Folder,
+    name: &str,
+    access: Access,
+    group: u32,
+    me: u32,
+    missing: Missing,
+) -> Result<Option<Folder>, LockError> {
+    let path = parent.path_of(name);
+    let unfit = |why: &str| LockError::invalid_config(format!("{} {why}", path.display()));
+    let mut waits = 0;
+    for _ in 0..TRIES {
+        let (opened, found) = match open_directory(parent, name) {
+            Ok((opened, found)) => (Some(opened), found),
             Err(source) if source.kind() == io::ErrorKind::NotFound => {
-                Err(LockError::unavailable(format!(
-                    "the directory {} was removed while in use: its locks are void; create it and \
-                     open the store again",
-                    self.root.display()
-                )))
-            }
-            Err(source) => Err(error::io("open", &self.root, source)),
-        }
-    }
-
-    /// Creates a file that was not there, readable for those who may use the store.
-    pub(crate) fn create_file(&self, path: &Path) -> io::Result<File> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .custom_flags(flags(QUIET))
-            .open(path)?;
-        self.open_to_group(&file)?;
-        Ok(file)
-    }
-
-    /// The process's umask must not take away what the group needs.
-    pub(crate) fn open_to_group(&self, file: &File) -> io::Result<()> {
-        match self.access {
-            Access::Own => Ok(()),
-            Access::Shared => file.set_permissions(Permissions::from_mode(0o660)),
-        }
-    }
-
-    /// Makes one directory inside the store, if it is missing.
-    pub(crate) fn make_directory(&self, path: &Path) -> Result<(), LockError> {
-        match DirBuilder::new().mode(0o700).create(path) {
-            Ok(()) => match self.access {
-                Access::Own => Ok(()),
-                Access::Shared => fs::set_permissions(path, Permissions::from_mode(0o2770))
-                    .map_err(|source| error::io("open to the group", path, source)),
-            },
-            Err(source) if source.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            Err(source) => Err(error::io("create", path, source)),
-        }
-    }
-
-    /// Gives a finished file its place. `Ok(false)` if somebody else was there first.
-    pub(crate) fn place(&self, made: &Path, path: &Path) -> Result<bool, LockError> {
-        failpoint::point("before a new file gets its place");
-        let mut outcome = move_unless_taken(made, path);
-        // The part that holds this key was never made, or was empty and swept away, perhaps once more.
-        for _ in 0..64 {
-            match &outcome {
-                Err(source) if source.kind() == io::ErrorKind::NotFound => {}
-                _ => break,
-            }
-            self.check_still_there()?;
-            self.make_directory(&self.keys())?;
-            if let Some(part) = path.parent() {
-                self.make_directory(part)?;
-            }
-            outcome = move_unless_taken(made, path);
-        }
-        failpoint::point("after a new file got its place");
-        match outcome {
-            Ok(()) => Ok(true),
-            Err(source) => {
-                let _ = fs::remove_file(made);
-                if source.kind() == io::ErrorKind::AlreadyExists {
-                    Ok(false)
-                } else {
-                    Err(error::io("create", path, source))
+                if missing == Missing::Skip {
+                    return Ok(None);
+                }
+                failpoint::point("before a directory is made");
+                match mkdirat(parent.as_fd(), name, Mode::RWXU) {
+                    Ok(()) | Err(rustix::io::Errno::EXIST) => continue,
+                    Err(source) => return Err(error::io("create", &path, source.into())),
                 }
             }
+            Err(source) => match parent.look(name) {
+                Ok(found) if !found.kind.is_dir() => {
+                    return Err(unfit(&format!(
+                        "is {} where the store keeps a directory; nothing in it is touched; \
+                         remove it",
+                        found.what()
+                    )));
+                }
+                Ok(found) if source.kind() == io::ErrorKind::PermissionDenied => (None, found),
+                _ => return Err(error::io("open", &path, source)),
+            },
+        };
+        match (judge_inside(access, group, &found, me), opened) {
+            (Inside::Fit, Some(opened)) => {
+                return Ok(Some(Folder::new(opened, path, &found, access)));
+            }
+            (Inside::HalfMade, Some(opened)) => {
+                failpoint::point("before a directory is opened to the group");
+                fchmod(&opened, Mode::from_raw_mode(0o2770))
+                    .map_err(|source| error::io("open to the group", &path, source.into()))?;
+            }
+            // Its maker is about to open it to the group, if it lives.
+            (Inside::HalfMadeByAnother, _)
+                if missing == Missing::MakeForGood && waits < MAKER_WAITS =>
+            {
+                waits += 1;
+                std::thread::sleep(MAKER_PAUSE);
+            }
+            (Inside::HalfMadeByAnother, _) => {
+                if let Err(source) = parent.remove_empty(name)
+                    && source.kind() != io::ErrorKind::NotFound
+                {
+                    return Err(unfit(&format!(
+                        "was left half-made by user {}, who or root has to run `chmod 2770` on it",
+                        found.owner
+                    ))
+                    .with_source(source));
+                }
+            }
+            (Inside::Unfit(why), _) => return Err(unfit(&why)),
+            (Inside::Fit | Inside::HalfMade, None) => {
+                return Err(error::io("open", &path, io::ErrorKind::PermissionDenied.into()));
+            }
         }
     }
-}
-
-/// One step: the file is either complete under its name, or not there.
-fn move_unless_taken(made: &Path, path: &Path) -> io::Result<()> {
-    #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
-    {
-        use rustix::fs::{CWD, RenameFlags, renameat_with};
-        use rustix::io::Errno;
-        match renameat_with(CWD, made, CWD, path, RenameFlags::NOREPLACE) {
-            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {}
-            outcome => return Ok(outcome?),
-        }
-    }
-    fs::hard_link(made, path)?;
-    fs::remove_file(made)
-}
-
-/// Opens a file of the store, never through a link.
-pub(crate) fn open_file(path: &Path, write: bool) -> io::Result<File> {
-    let open = |quiet: OFlags| {
-        OpenOptions::new()
-            .read(true)
-            .write(write)
-            .custom_flags(flags(OFlags::NOFOLLOW | OFlags::NONBLOCK | quiet))
-            .open(path)
-    };
-    match open(QUIET) {
-        // Only the owner of a file may read it without a trace; in a shared directory others do as well.
-        Err(source) if source.kind() == io::ErrorKind::PermissionDenied => open(OFlags::empty()),
-        opened => opened,
-    }
-}
-
-/// Reading must not write: an access time would be noted after every change of a record.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const QUIET: OFlags = OFlags::NOATIME;
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-const QUIET: OFlags = OFlags::empty();
-
-/// What there is to know about a file without asking for its times.
-///
-/// Who asks for the times of a file makes its next write note them precisely, which costs as much as the rest of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
-    /// The same for all names of one file, and for no other file.
-    pub(crate) identity: (u64, u64),
-    pub(crate) is_file: bool,
-    /// Whether it still has a name.
-    pub(crate) is_named: bool,
-}
-
-/// Looks at an open file.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) fn look_at(file: &File) -> io::Result<Found> {
-    use rustix::fs::{AtFlags, statx};
-    Ok(found(&statx(file, c"", AtFlags::EMPTY_PATH, WITHOUT_TIMES)?))
-}
-
-/// Looks at what stands at `path`, be it a link.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) fn look_up(path: &Path) -> io::Result<Found> {
-    use rustix::fs::{AtFlags, CWD, statx};
-    Ok(found(&statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, WITHOUT_TIMES)?))
-}
-
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const WITHOUT_TIMES: rustix::fs::StatxFlags = rustix::fs::StatxFlags::TYPE
-    .union(rustix::fs::StatxFlags::INO)
-    .union(rustix::fs::StatxFlags::NLINK);
-
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn found(statx: &rustix::fs::Statx) -> Found {
-    let device = u64::from(statx.stx_dev_major) << 32 | u64::from(statx.stx_dev_minor);
-    Found {
-        identity: (device, statx.stx_ino),
-        is_file: rustix::fs::FileType::from_raw_mode(statx.stx_mode.into()).is_file(),
-        is_named: statx.stx_nlink > 0,
-    }
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(crate) fn look_at(file: &File) -> io::Result<Found> {
-    Ok(found(&file.metadata()?))
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(crate) fn look_up(path: &Path) -> io::Result<Found> {
-    Ok(found(&fs::symlink_metadata(path)?))
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn found(metadata: &fs::Metadata) -> Found {
-    Found {
-        identity: (metadata.dev(), metadata.ino()),
-        is_file: metadata.is_file(),
-        is_named: metadata.nlink() > 0,
-    }
-}
-
-#[expect(clippy::cast_possible_wrap, reason = "flags are a set of bits")]
-pub(crate) fn flags(flags: OFlags) -> i32 {
-    flags.bits() as i32
-}
-
-/// Whether a directory with this owner and mode can be trusted by `me`, or what is wrong with it.
-fn judge(owner: u32, mode: u32, me: u32) -> Result<Access, String> {
-    if mode & 0o002 != 0 {
-        return Err(
-            "is writable for everybody, so anybody could break its locks; run `chmod o-w` on \
-                    it, or choose another"
-                .into(),
-        );
-    }
-    if owner == 0 && mode & 0o2020 == 0o2020 {
-        return Ok(Access::Shared);
-    }
-    if owner != me {
-        return Err(format!(
-            "belongs to user {owner}, not to you (user {me}): choose your own, or let root make one \
-             for a group with `install -d -o root -g GROUP -m 2770 DIRECTORY`"
-        ));
-    }
-    if mode & 0o020 != 0 {
-        return Err("is writable for its group; run `chmod g-w` on it to keep it to yourself, or let \
-                    root make one for the group with `install -d -o root -g GROUP -m 2770 DIRECTORY`"
-            .into());
-    }
-    Ok(Access::Own)
-}
-
-/// Bytes as lower-case hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digit = |half: u8| char::from(DIGITS[usize::from(half & 15)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
-}
-
-/// Reads what [`hex`] wrote, and nothing else.
-pub(crate) fn unhex<const N: usize>(text: &OsStr) -> Option<[u8; N]> {
-    let text = text.as_encoded_bytes();
-    if text.len() != 2 * N {
-        return None;
-    }
-    let digit = |c: u8| match c {
-        b'0'..=b'9' => Some(c - b'0'),
-        b'a'..=b'f' => Some(c - b'a' + 10),
-        _ => None,
-    };
-    let mut bytes = [0; N];
-    for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
-        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
-    }
-    Some(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_ones_own_directory_or_roots_shared_one_is_trusted() {
-        assert_eq!(judge(1000, 0o40700, 1000), Ok(Access::Own));
-        assert_eq!(judge(1000, 0o40755, 1000), Ok(Access::Own));
-        assert_eq!(judge(0, 0o42770, 1000), Ok(Access::Shared));
-        assert_eq!(judge(0, 0o42775, 0), Ok(Access::Shared));
-        for (owner, mode, me, why) in [
-            (1000, 0o40777, 1000, "everybody"),
-            (0, 0o41777, 1000, "everybody"),
-            (0, 0o42777, 0, "everybody"),
-            (1001, 0o40700, 1000, "belongs to user 1001"),
-            (1001, 0o42770, 1000, "belongs to user 1001"),
-            (1000, 0o40700, 0, "belongs to user 1000"),
-            (1000, 0o40770, 1000, "its group"),
-            (1000, 0o42770, 1000, "its group"),
-        ] {
-            let text = judge(owner, mode, me).unwrap_err();
-            assert!(text.contains(why), "{mode:o}: {text}");
-        }
-    }
-
-    #[test]
-    fn names_round_trip_and_strange_ones_are_not_ours() {
-        let name: Name = name_of(&Key::new("../../etc/passwd").unwrap());
-        assert_eq!(unhex(OsStr::new(&hex(&name))), Some(name));
-        for strange in ["", "AB", "g0", "0", "..", "0é"] {
-            assert_eq!(unhex::<1>(OsStr::new(strange)), None, "{strange:?}");
-        }
-    }
+    Err(LockError::unavailable(format!("{} keeps disappearing", path.display())))
 }

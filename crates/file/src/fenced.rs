@@ -12,15 +12,22 @@ use std::time::{Duration, Instant};
 
 use holdtight_core::{Fence, LockError};
 use rustix::fs::OFlags;
+use sha2::{Digest as _, Sha256};
 
-use crate::directory::{flags, open_file};
 use crate::error;
 use crate::failpoint;
 use crate::filesystem;
 use crate::frame::{self, Damage, Magic, PAGE, Writer};
+use crate::names::hex;
 
 /// The first bytes of a file with a fence.
 const MAGIC: Magic = *b"HTfc";
+
+/// What the file with the fence adds to the name.
+const SIDE: &str = ".fence";
+
+/// How the names begin under which new contents are written.
+const UNFINISHED: &str = ".fence-new-";
 
 /// How long a write waits for another one of the same file.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -51,8 +58,9 @@ const TICK: Duration = Duration::from_millis(2);
 /// ```
 ///
 /// # How it is done
-/// Under a file lock on `NAME.fence`: compare the fence, record it and wait for the disk, write the new contents to
-/// `NAME.new` and wait for the disk, rename it to `NAME`. So
+/// Under a file lock on `NAME.fence`: compare the fence, record it and wait for the disk, write the new contents to a
+/// file of their own and wait for the disk, rename it to `NAME`. That file is called `.fence-new-` and 32 digits; half of
+/// them are random and recorded in `NAME.fence`, so what a crash leaves is known again and nothing else is ever removed. So
 ///
 /// - a reader sees the old contents or the new ones, never a part, and needs no lock;
 /// - a crash at any moment, of the process or of the machine, leaves the old contents or the new ones, and a fence
@@ -63,6 +71,8 @@ const TICK: Duration = Duration::from_millis(2);
 /// # What it asks for
 /// - All writers use this type, or `NAME.fence` and its lock are worth nothing. Whoever may write to the directory can
 ///   get around it; so can `rm`.
+/// - `NAME.fence` is its own. If something else stands there, every call but [`read`](Self::read) is refused and leaves
+///   it as it is; and no fenced file can itself have a name that ends with `.fence`.
 /// - A local file system; those of the network are refused. The name is that of a regular file, not of a link.
 /// - A new file gets the mode that the umask allows; one that is replaced keeps its mode, and belongs to whoever replaced it.
 /// - All calls block. In async code, use a thread for blocking work (`tokio::task::spawn_blocking`).
@@ -77,8 +87,8 @@ impl FencedFile {
     /// The file at `path`. It need not exist; its directory must.
     ///
     /// # Errors
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if the path names no file, or one on a network file
-    /// system; what the file system reports otherwise.
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if the path names no file, one on a network file
+    /// system, or one that could be taken for a file beside another fenced one; what the file system reports otherwise.
     pub fn new(path: impl AsRef<Path>) -> Result<Self, LockError> {
         let path = path.as_ref();
         let Some(name) = path.file_name() else {
@@ -87,6 +97,14 @@ impl FencedFile {
                 path.display()
             )));
         };
+        let bytes = name.as_encoded_bytes();
+        if bytes.ends_with(SIDE.as_bytes()) || bytes.starts_with(UNFINISHED.as_bytes()) {
+            return Err(LockError::invalid_config(format!(
+                "{} cannot be a fenced file: names that end with `{SIDE}` or begin with \
+                 `{UNFINISHED}` are those of the files beside one; choose another name",
+                path.display()
+            )));
+        }
         let parent = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
@@ -115,7 +133,7 @@ impl FencedFile {
     /// what the file system reports: the contents are as before.
     pub fn replace(&self, fence: Fence, contents: impl AsRef<[u8]>) -> Result<(), LockError> {
         let guard = self.enter(fence)?;
-        self.put(contents.as_ref())?;
+        self.put(&guard, contents.as_ref())?;
         drop(guard);
         Ok(())
     }
@@ -131,7 +149,7 @@ impl FencedFile {
         change: impl FnOnce(Option<Vec<u8>>) -> Vec<u8>,
     ) -> Result<(), LockError> {
         let guard = self.enter(fence)?;
-        self.put(&change(self.read()?))?;
+        self.put(&guard, &change(self.read()?))?;
         drop(guard);
         Ok(())
     }
@@ -163,14 +181,22 @@ impl FencedFile {
     /// The largest fence that was seen, or `None` if nobody wrote yet.
     ///
     /// # Errors
-    /// [`Internal`](holdtight_core::ErrorKind::Internal) if the record is damaged; what the file system reports otherwise.
+    /// [`Internal`](holdtight_core::ErrorKind::Internal) if the record is damaged,
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if something else stands in its place; what the file
+    /// system reports otherwise.
     pub fn fence(&self) -> Result<Option<Fence>, LockError> {
         match open_file(&self.side(), false) {
             // A write that is under way at this very moment may look like damage, once.
-            Ok(file) => self.recorded(&file).or_else(|_| {
-                std::thread::sleep(TICK);
-                self.recorded(&file)
-            }),
+            Ok(file) if !file.metadata().is_ok_and(|found| found.is_file()) => {
+                Err(not_ours(&self.side()))
+            }
+            Ok(file) => {
+                let recorded = self.recorded(&file).or_else(|_| {
+                    std::thread::sleep(TICK);
+                    self.recorded(&file)
+                })?;
+                Ok(recorded.map(|recorded| recorded.fence))
+            }
             Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(error::io("open", &self.side(), source)),
         }
@@ -182,22 +208,26 @@ impl FencedFile {
     }
 
     /// Locks, compares, and records. Afterwards no smaller fence gets in, whatever happens to us.
-    fn enter(&self, fence: Fence) -> Result<File, LockError> {
+    fn enter(&self, fence: Fence) -> Result<Entered, LockError> {
         self.check_name()?;
         let side = self.lock()?;
         let recorded = self.recorded(&side)?;
-        match recorded {
-            Some(last) if fence < last => {
-                return Err(LockError::not_held(format!(
-                    "the write to {} under fence {fence} is refused: a later holder was here under {last}; stop, and \
-                     acquire the lock again",
-                    self.path.display()
-                )));
-            }
-            Some(last) if fence == last => {}
-            _ => self.record(&side, fence, recorded.is_none())?,
+        let (last, known) = recorded.map_or((None, None), |it| (Some(it.fence), it.id));
+        if let Some(last) = last.filter(|last| fence < *last) {
+            return Err(LockError::not_held(format!(
+                "the write to {} under fence {fence} is refused: a later holder was here under {last}; stop, and \
+                 acquire the lock again",
+                self.path.display()
+            )));
         }
-        Ok(side)
+        let id = match known {
+            Some(id) => id,
+            None => fresh_id()?,
+        };
+        if last != Some(fence) || known.is_none() {
+            self.record(&side, Recorded { fence, id: Some(id) }, last.is_none())?;
+        }
+        Ok(Entered { _side: side, id })
     }
 
     /// A link would be replaced by a file, and what it leads to would stay as it was.
@@ -217,7 +247,8 @@ impl FencedFile {
     fn lock(&self) -> Result<File, LockError> {
         let path = self.side();
         let opening = |source| error::io("open", &path, source);
-        let deadline = Instant::now() + self.patience;
+        // Too far away to be told means for ever.
+        let deadline = Instant::now().checked_add(self.patience);
         loop {
             let file = OpenOptions::new()
                 .read(true)
@@ -231,6 +262,9 @@ impl FencedFile {
             match file.try_lock() {
                 Ok(()) => {
                     let mine = file.metadata().map_err(opening)?;
+                    if !mine.is_file() {
+                        return Err(not_ours(&path));
+                    }
                     let named = fs::symlink_metadata(&path);
                     if named
                         .is_ok_and(|named| (named.dev(), named.ino()) == (mine.dev(), mine.ino()))
@@ -241,7 +275,7 @@ impl FencedFile {
                 Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(source)) => return Err(error::io("lock", &path, source)),
             }
-            if Instant::now() >= deadline {
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(LockError::unavailable(format!(
                     "another write to {} has been under way for {:?}; if its process is stopped, let it go on or end it",
                     self.path.display(),
@@ -252,7 +286,7 @@ impl FencedFile {
         }
     }
 
-    fn recorded(&self, side: &File) -> Result<Option<Fence>, LockError> {
+    fn recorded(&self, side: &File) -> Result<Option<Recorded>, LockError> {
         let path = self.side();
         let mut page = [0; PAGE];
         let mut length = 0;
@@ -268,11 +302,17 @@ impl FencedFile {
             return Ok(None);
         }
         match frame::read(&page[..length], MAGIC) {
-            Ok((fence, _)) => Ok(Some(Fence::new(fence))),
+            // An earlier version recorded no id.
+            Ok((fence, payload)) => {
+                Ok(Some(Recorded { fence: Fence::new(fence), id: payload.try_into().ok() }))
+            }
             Err(Damage::Newer) => Err(LockError::internal(format!(
                 "{} was written by a later version; update this program",
                 path.display()
             ))),
+            Err(Damage::Unreadable) if !frame::may_be_ours(&page[..length], MAGIC) => {
+                Err(not_ours(&path))
+            }
             Err(Damage::Unreadable) => Err(LockError::internal(format!(
                 "{} is damaged, so nobody knows whether this write comes too late; stop all writers, then remove it",
                 path.display()
@@ -281,10 +321,12 @@ impl FencedFile {
     }
 
     /// Waits for the disk: contents must never be there under a fence that is not.
-    fn record(&self, side: &File, fence: Fence, first: bool) -> Result<(), LockError> {
+    fn record(&self, side: &File, recorded: Recorded, first: bool) -> Result<(), LockError> {
         let path = self.side();
         let mut page = [0; PAGE];
-        let bytes = Writer::new(&mut page).finish(MAGIC, fence.get());
+        let mut to = Writer::new(&mut page);
+        to.put(&recorded.id.unwrap_or_default());
+        let bytes = to.finish(MAGIC, recorded.fence.get());
         failpoint::point("before the fence of a file is recorded");
         side.write_all_at(bytes, 0)
             .and_then(|()| side.sync_data())
@@ -297,10 +339,10 @@ impl FencedFile {
     }
 
     /// Puts the contents in place, in one step for whoever reads.
-    fn put(&self, contents: &[u8]) -> Result<(), LockError> {
-        let new = self.beside(".new");
+    fn put(&self, entered: &Entered, contents: &[u8]) -> Result<(), LockError> {
+        let new = self.unfinished(entered.id);
         let creating = |source| error::io("create", &new, source);
-        // What a crash left. We hold the lock, so nobody is writing it.
+        // What a crash left: nobody else knows this name. We hold the lock, so nobody is writing it.
         match fs::remove_file(&new) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
                 return Err(creating(source));
@@ -345,12 +387,62 @@ impl FencedFile {
     }
 
     fn side(&self) -> PathBuf {
-        self.beside(".fence")
-    }
-
-    fn beside(&self, ending: &str) -> PathBuf {
         let mut name = self.path.clone().into_os_string();
-        name.push(ending);
+        name.push(SIDE);
         name.into()
     }
+
+    /// Where new contents are written: a name that no other file has, not even one whose fence was copied from here.
+    fn unfinished(&self, id: Id) -> PathBuf {
+        let name = self.path.file_name().unwrap_or_default();
+        let digest: [u8; 32] = Sha256::digest(name.as_encoded_bytes()).into();
+        self.directory.join(format!("{UNFINISHED}{}{}", hex(&id), hex(&digest[..8])))
+    }
+}
+
+/// Sets the names of unfinished contents apart from those of all other files.
+type Id = [u8; 8];
+
+/// What stands in the file with the fence.
+#[derive(Clone, Copy, Debug)]
+struct Recorded {
+    fence: Fence,
+    /// `None` if an earlier version wrote it.
+    id: Option<Id>,
+}
+
+/// The right to write, until it is dropped.
+struct Entered {
+    /// Keeps the lock.
+    _side: File,
+    id: Id,
+}
+
+fn fresh_id() -> Result<Id, LockError> {
+    let mut id = Id::default();
+    getrandom::fill(&mut id).map_err(|source| {
+        LockError::internal("the operating system gave no random bytes").with_source(source)
+    })?;
+    Ok(id)
+}
+
+/// Something else has the name that the fence needs.
+#[cold]
+fn not_ours(side: &Path) -> LockError {
+    LockError::invalid_config(format!(
+        "{} is not holdtight's: another program's file has the name that the fence needs, and it \
+         is left as it is; choose another name for the fenced file",
+        side.display()
+    ))
+}
+
+/// Opens a file that is there, never through a link.
+fn open_file(path: &Path, write: bool) -> io::Result<File> {
+    let flags = flags(OFlags::NOFOLLOW | OFlags::NONBLOCK);
+    OpenOptions::new().read(true).write(write).custom_flags(flags).open(path)
+}
+
+#[expect(clippy::cast_possible_wrap, reason = "flags are a set of bits")]
+fn flags(flags: OFlags) -> i32 {
+    flags.bits() as i32
 }

@@ -70,6 +70,12 @@ fn open(copy: &[u8], magic: Magic) -> Result<(u64, &[u8], &[u8]), Damage> {
     Ok((u64::from_le_bytes(number), &whole[HEADER..], whole))
 }
 
+/// Whether a file that begins so may be one of ours: by its magic, or because nothing of it reached the disk.
+pub(crate) fn may_be_ours(start: &[u8], magic: Magic) -> bool {
+    let length = start.len().min(magic.len());
+    start[..length] == magic[..length] || start.iter().all(|byte| *byte == 0)
+}
+
 /// A page whose payload is being written, front to back.
 pub(crate) struct Writer<'p> {
     page: &'p mut [u8; PAGE],

@@ -13,12 +13,15 @@ use std::time::Duration;
 use holdtight_core::LockError;
 
 use crate::boot::BootId;
-use crate::directory::{Directory, hex, open_file};
+use crate::directory::{Directory, LEDGER};
 use crate::error;
 use crate::failpoint;
 use crate::frame::{self, Damage, Magic, PAGE, Writer};
+use crate::look::look_at;
+use crate::names::hex;
 
-const MAGIC: Magic = *b"HTst";
+/// The first bytes of a ledger.
+pub(crate) const MAGIC: Magic = *b"HTst";
 
 /// What the ledger says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +43,8 @@ pub(crate) struct Ledger {
     path: PathBuf,
     /// The file's lock belongs to the open file, which all threads of a store share: it does not keep them apart.
     turn: Mutex<()>,
+    /// Whether this process may look, and not write.
+    pub(crate) read_only: bool,
 }
 
 /// The ledger, locked: one sweep at a time.
@@ -55,10 +60,24 @@ pub(crate) struct Locked<'l> {
 impl Ledger {
     /// Opens the ledger, or makes one that says that nothing happened yet.
     pub(crate) fn open(directory: &Directory, boot: BootId, now: u64) -> Result<Self, LockError> {
-        let path = directory.ledger();
+        let path = directory.root.path_of(LEDGER);
         for _ in 0..16 {
-            match open_file(&path, true) {
-                Ok(file) => return Ok(Self { file, path, turn: Mutex::new(()) }),
+            let opened = match directory.root.open_file(LEDGER, true) {
+                // Whoever may only look needs no more.
+                Err(source) if is_denied(&source) => {
+                    directory.root.open_file(LEDGER, false).map(|file| (file, true))
+                }
+                opened => opened.map(|file| (file, false)),
+            };
+            match opened {
+                Ok((file, read_only)) => {
+                    let found =
+                        look_at(&file).map_err(|source| error::io("open", &path, source))?;
+                    directory.check_file(&found, &path).map_err(|error| {
+                        LockError::invalid_config(error.to_string()).with_source(error)
+                    })?;
+                    return Ok(Self { file, path, turn: Mutex::new(()), read_only });
+                }
                 Err(source) if source.kind() == std::io::ErrorKind::NotFound => {}
                 Err(source) => return Err(error::io("open", &path, source)),
             }
@@ -66,28 +85,31 @@ impl Ledger {
             getrandom::fill(&mut random).map_err(|source| {
                 LockError::internal("the operating system gave no random bytes").with_source(source)
             })?;
-            let made = directory.new_files().join(format!("store-{}", hex(&random)));
+            let made = format!("store-{}", hex(&random));
             let facts = Facts { number: 0, boot, written_at: now, high_water: 0, swept_at: now };
-            let creating = |source| error::io("create", &made, source);
+            let creating = |source| error::io("create", &directory.new.path_of(&made), source);
             failpoint::point("before the ledger is made");
-            let file = directory.create_file(&made).map_err(creating)?;
+            let file = directory.new.create_file(&made).map_err(creating)?;
             // Once in the life of a store: an empty ledger must not be what a power cut leaves.
             let written =
                 file.write_all_at(facts.encode(&mut [0; PAGE]), 0).and_then(|()| file.sync_all());
             if let Err(source) = written {
-                let _ = std::fs::remove_file(&made);
+                let _ = directory.new.remove(&made);
                 return Err(creating(source));
             }
-            let placed = match directory.place(&made, &path) {
-                // Somebody else's ledger came first, and its sweep took ours away.
-                Err(_) if path.exists() => false,
-                placed => placed?,
-            };
-            if placed {
-                if let Ok(root) = File::open(directory.root()) {
-                    let _ = root.sync_all();
+            failpoint::point("before the ledger gets its place");
+            match directory.new.move_unless_taken(&made, &directory.root, LEDGER) {
+                Ok(()) => {
+                    failpoint::point("after the ledger got its place");
+                    let _ = directory.root.sync();
+                    return Ok(Self { file, path, turn: Mutex::new(()), read_only: false });
                 }
-                return Ok(Self { file, path, turn: Mutex::new(()) });
+                // Somebody else's ledger came first, and its sweep may have taken ours away.
+                Err(source) if source.kind() == std::io::ErrorKind::AlreadyExists => {
+                    let _ = directory.new.remove(&made);
+                }
+                Err(_) if directory.root.look(LEDGER).is_ok() => {}
+                Err(source) => return Err(error::io("create", &path, source)),
             }
         }
         Err(LockError::unavailable(format!("{} keeps disappearing", path.display())))
@@ -138,6 +160,12 @@ impl Ledger {
             Err(TryLockError::Error(source)) => Err(error::io("lock", &self.path, source)),
         }
     }
+}
+
+/// Whether a file could not be opened for writing because this user may not, or nobody may.
+fn is_denied(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem)
 }
 
 impl Locked<'_> {
@@ -236,11 +264,11 @@ mod tests {
         );
         drop(locked);
         assert!(other.try_lock().unwrap().is_some());
-        let whole = std::fs::read(directory.ledger()).unwrap();
+        let whole = std::fs::read(&ledger.path).unwrap();
         for at in 0..whole.len() {
             let mut damaged = whole.clone();
             damaged[at] ^= 0xFF;
-            std::fs::write(directory.ledger(), &damaged).unwrap();
+            std::fs::write(&ledger.path, &damaged).unwrap();
             let facts = ledger.read().unwrap();
             assert_eq!((facts.high_water, facts.swept_at), (500, 9));
         }
@@ -250,7 +278,7 @@ mod tests {
     fn a_ledger_that_cannot_be_read_is_an_error_that_names_it() {
         let dir = tempfile::tempdir().unwrap();
         let directory = Directory::open(dir.path()).unwrap();
-        std::fs::write(directory.ledger(), b"nonsense").unwrap();
+        std::fs::write(directory.root.path_of(LEDGER), b"nonsense").unwrap();
         let error = Ledger::open(&directory, BOOT, 1).unwrap().read().unwrap_err();
         assert!(error.to_string().contains("/store is damaged"), "{error}");
     }

@@ -8,6 +8,8 @@
 //!   new/             files on their way to their place
 //! ```
 //!
+//! Nothing else in the directory is touched: all is reached through descriptors, and no link is followed.
+//!
 //! A step locks the file of its key (`flock`) for microseconds, reads the record, decides, and writes it back by
 //! one write inside one page. The lock of the user is what the record says, not the `flock`.
 //!
@@ -38,6 +40,8 @@ mod fenced;
 #[cfg(unix)]
 mod filesystem;
 #[cfg(unix)]
+mod folder;
+#[cfg(unix)]
 mod frame;
 #[cfg(unix)]
 mod kept;
@@ -45,6 +49,12 @@ mod kept;
 mod ledger;
 #[cfg(unix)]
 mod liveness;
+#[cfg(unix)]
+mod look;
+#[cfg(unix)]
+mod maker;
+#[cfg(unix)]
+mod names;
 #[cfg(unix)]
 mod place;
 #[cfg(unix)]
@@ -59,6 +69,8 @@ mod step;
 mod store;
 #[cfg(unix)]
 mod sweep;
+#[cfg(unix)]
+mod trust;
 #[cfg(not(unix))]
 mod unsupported;
 #[cfg(unix)]

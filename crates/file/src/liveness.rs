@@ -1,21 +1,28 @@
 //! How one process knows that another one lives: a file per process, locked for as long as it does.
 //!
-//! The kernel lets go of the lock when the process dies, however it dies, in whatever namespace. No process id
-//! is ever compared: ids are reused, and mean nothing in another container. Beside the file is a pipe for wake-ups.
+//! The kernel lets go of the lock when the process dies, however it dies, in whatever namespace: nobody is taken for
+//! alive by a process id, which may have been given out again. Only where the lock is kept by somebody else, a forked
+//! child, does the id tell that the process is dead; that is for `maker`. Beside the file is a pipe for wake-ups.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use holdtight_core::LockError;
 
-use crate::directory::{Directory, hex, look_at, open_file};
+use crate::directory::Directory;
 use crate::error;
 use crate::failpoint;
+use crate::folder::Folder;
+use crate::look::{Found, look_at};
+use crate::maker;
+use crate::names::hex;
 use crate::record::ProcessId;
 use crate::wake;
+
+/// No file of a process is longer.
+const LONGEST: u64 = 64;
 
 /// This process in the store. Dropping it removes its files.
 #[derive(Debug)]
@@ -25,7 +32,8 @@ pub(crate) struct Presence {
     locked: File,
     /// Where others announce releases; `None` where there are no named pipes.
     pub(crate) pipe: Option<Arc<File>>,
-    path: PathBuf,
+    /// Where its files are.
+    live: Arc<Folder>,
     /// A forked child shares the lock with its parent, so it must not use this.
     process: u32,
     /// Whether something in the store may still be bound to this id.
@@ -45,9 +53,9 @@ pub struct SharedLiveness {
     pub pipe: Option<OwnedFd>,
 }
 
-/// The path of the file that process `id` keeps locked.
-pub(crate) fn path_of(directory: &Directory, id: &ProcessId) -> PathBuf {
-    directory.live().join(hex(id))
+/// The name of the file that process `id` keeps locked, among those that live.
+pub(crate) fn name_of(id: &ProcessId) -> String {
+    hex(id)
 }
 
 impl Presence {
@@ -58,9 +66,10 @@ impl Presence {
             getrandom::fill(&mut id).map_err(|source| {
                 LockError::internal("the operating system gave no random bytes").with_source(source)
             })?;
-            let path = path_of(directory, &id);
+            let (live, name) = (&directory.live, name_of(&id));
+            let path = live.path_of(&name);
             failpoint::point("before a process announces itself");
-            let file = match directory.create_file(&path) {
+            let file = match live.create_file(&name) {
                 Ok(file) => file,
                 Err(source) => {
                     directory.check_still_there()?;
@@ -72,15 +81,16 @@ impl Presence {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => continue,
                 Err(TryLockError::Error(source)) => {
-                    let _ = fs::remove_file(&path);
+                    let _ = live.remove(&name);
                     return Err(error::io("lock", &path, source));
                 }
             }
             if !look_at(&file).map_err(|source| error::io("read", &path, source))?.is_named {
                 continue;
             }
+            maker::sign(&file);
             failpoint::point("before a process makes its pipe");
-            let pipe = wake::make_pipe(directory, &id).map(Arc::new);
+            let pipe = wake::make_pipe(live, &id).map(Arc::new);
             let locked = match &pipe {
                 Some(pipe) => {
                     above(&file, pipe).map_err(|source| error::io("lock", &path, source))?
@@ -91,7 +101,7 @@ impl Presence {
                 id,
                 locked,
                 pipe,
-                path,
+                live: Arc::clone(live),
                 process: std::process::id(),
                 leave_behind: false.into(),
             });
@@ -103,8 +113,12 @@ impl Presence {
     pub(crate) fn share(&self) -> Result<SharedLiveness, LockError> {
         let share = |file: &File| {
             let shared = file.try_clone().map(OwnedFd::from);
-            shared.map_err(|source| error::io("share", &self.path, source))
+            shared
+                .map_err(|source| error::io("share", &self.live.path_of(name_of(&self.id)), source))
         };
+        let given = maker::unsign(&self.locked);
+        given
+            .map_err(|source| error::io("share", &self.live.path_of(name_of(&self.id)), source))?;
         let pipe = self.pipe.as_deref().map(share).transpose()?;
         Ok(SharedLiveness { lock: share(&self.locked)?, pipe })
     }
@@ -115,7 +129,12 @@ impl Presence {
 /// Linux closes the descriptors of a dying process from the highest down. Whoever the end of the pipe wakes must find
 /// the lock free: with the lower number, two of five waiters were too early and went back to sleep (measured).
 fn above(file: &File, pipe: &File) -> io::Result<File> {
-    Ok(rustix::io::fcntl_dupfd_cloexec(file, pipe.as_raw_fd() + 1)?.into())
+    match rustix::io::fcntl_dupfd_cloexec(file, pipe.as_raw_fd() + 1) {
+        Ok(above) => Ok(above.into()),
+        // This is how it says that there can be no such number.
+        Err(rustix::io::Errno::INVAL) => Err(rustix::io::Errno::MFILE.into()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 impl Drop for Presence {
@@ -127,8 +146,8 @@ impl Drop for Presence {
         {
             return;
         }
-        let _ = fs::remove_file(&self.path);
-        let _ = fs::remove_file(wake::pipe_beside(&self.path));
+        let _ = self.live.remove(name_of(&self.id));
+        let _ = self.live.remove(wake::name_of(&self.id));
     }
 }
 
@@ -174,31 +193,41 @@ impl Own {
 ///
 /// In particular a missing file proves nothing: somebody may have removed the file of a living process.
 pub(crate) fn is_dead(directory: &Directory, id: &ProcessId) -> bool {
-    let Ok(file) = open_file(&path_of(directory, id), false) else { return false };
+    let Ok(file) = directory.live.open_file(&name_of(id), false) else { return false };
     match file.try_lock_shared() {
         Ok(()) => {
             // Unlocked by hand: if this process forks now, the child would keep the lock for a moment.
             let _ = file.unlock();
             true
         }
-        Err(_) => false,
+        Err(TryLockError::WouldBlock) => maker::is_dead(&file),
+        Err(TryLockError::Error(_)) => false,
     }
 }
 
 /// Removes what a dead process left, keeping its lock meanwhile so that nobody comes in between.
 pub(crate) fn bury(directory: &Directory, id: &ProcessId) -> io::Result<bool> {
-    let path = path_of(directory, id);
-    let file = open_file(&path, false)?;
+    let (live, name) = (&directory.live, name_of(id));
+    let file = live.open_file(&name, false)?;
     match file.try_lock() {
         Ok(()) => {
-            fs::remove_file(&path)?;
-            let _ = fs::remove_file(wake::pipe_beside(&path));
+            // Ours by its name, and by what it is: somebody else's file stays, whatever it is called.
+            let ours = is_ours(&look_at(&file)?);
+            if ours {
+                live.remove(&name)?;
+                wake::remove(live, id);
+            }
             let _ = file.unlock();
-            Ok(true)
+            Ok(ours)
         }
         Err(TryLockError::WouldBlock) => Ok(false),
         Err(TryLockError::Error(source)) => Err(source),
     }
+}
+
+/// Whether this can be the file of a process.
+pub(crate) fn is_ours(found: &Found) -> bool {
+    found.is_file() && found.size <= LONGEST
 }
 
 #[cfg(test)]
@@ -214,7 +243,7 @@ mod tests {
         assert!(!is_dead(&directory, &id));
         assert!(!bury(&directory, &id).unwrap());
         drop(presence);
-        assert_eq!(fs::read_dir(directory.live()).unwrap().count(), 0);
+        assert_eq!(directory.live.names().unwrap().len(), 0);
         assert!(!is_dead(&directory, &id), "a missing file proves nothing");
     }
 
@@ -246,6 +275,6 @@ mod tests {
         drop(presence);
         assert!(is_dead(&directory, &id));
         assert!(bury(&directory, &id).unwrap());
-        assert_eq!(fs::read_dir(directory.live()).unwrap().count(), 0);
+        assert_eq!(directory.live.names().unwrap().len(), 0);
     }
 }

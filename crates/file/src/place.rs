@@ -10,16 +10,14 @@ use std::path::PathBuf;
 
 use holdtight_core::{Key, LockError};
 
-use crate::directory::{look_at, look_up};
+use crate::directory::{Directory, MOVED};
 use crate::error;
 use crate::failpoint;
 use crate::frame::{COPY, PAGE};
 use crate::ledger::unreadable;
+use crate::look::{look_at, look_up};
 use crate::record::Record;
 use crate::step::check_key;
-
-/// How long a step may rely on an earlier one that the path of an open file leads to it: ten milliseconds.
-const MOVED: u64 = 10_000_000;
 
 /// The file of one key, open.
 #[derive(Debug)]
@@ -56,17 +54,16 @@ impl Place {
     ///
     /// A file that has no name any more was swept away, or removed from outside: seen in every step. That the
     /// whole directory was moved elsewhere, or the file, costs a walk along the path: seen within [`MOVED`].
-    pub(crate) fn is_current(&mut self, now: u64) -> Result<bool, LockError> {
+    pub(crate) fn is_current(
+        &mut self,
+        directory: &Directory,
+        now: u64,
+    ) -> Result<bool, LockError> {
         let finding = |source| error::io("find", &self.path, source);
         let stale = now.saturating_sub(self.seen_at) >= MOVED;
         if !stale || self.identity.is_none() {
             let found = look_at(&self.file).map_err(finding)?;
-            if !found.is_file {
-                return Err(LockError::internal(format!(
-                    "{} is not a file; remove it: nothing but holdtight writes there",
-                    self.path.display()
-                )));
-            }
+            directory.check_file(&found, &self.path)?;
             self.identity = Some(found.identity);
             if !stale || !found.is_named {
                 return Ok(found.is_named);
@@ -77,7 +74,14 @@ impl Place {
                 self.seen_at = now;
                 Ok(Some(there.identity) == self.identity)
             }
-            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(source)
+                if matches!(
+                    source.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                Ok(false)
+            }
             Err(source) => Err(finding(source)),
         }
     }
@@ -98,9 +102,13 @@ impl Place {
             .file
             .read_at(&mut self.page, 0)
             .map_err(|source| error::io("read", &self.path, source).with_key(key))?;
-        let record = Record::decode_of(&self.page[..length], Some(key))
+        let mut record = Record::decode_of(&self.page[..length], Some(key))
             .map_err(|damage| unreadable(&self.path, damage).with_key(key))?;
         check_key(&record, key, &self.path)?;
+        if record.may_have_rest() {
+            let file = &self.file;
+            record.add_rest(|to, at| file.read_exact_at(to, PAGE as u64 + at).is_ok());
+        }
         Ok(record)
     }
 
@@ -109,6 +117,10 @@ impl Place {
         (self.known, self.frame) = (None, 0);
         record.number = record.number.wrapping_add(1);
         let bytes = record.encode(&mut self.page);
+        if let Some(rest) = record.encode_rest() {
+            // If it cannot be written, it does not belong to what is, and nobody takes it for that.
+            let _ = self.file.write_all_at(&rest, PAGE as u64);
+        }
         failpoint::point("before a record is written");
         let outcome = self.file.write_at(bytes, 0);
         failpoint::point("after a record was written");
@@ -143,7 +155,6 @@ impl Place {
 mod tests {
     use super::*;
     use crate::boot::BootId;
-    use crate::directory::open_file;
 
     const BOOT: BootId = BootId { id: [1; 16], genuine: true };
 
@@ -155,7 +166,10 @@ mod tests {
     fn openings<const N: usize>(place: &tempfile::TempDir) -> [Box<Place>; N] {
         let path = place.path().join("record");
         std::fs::write(&path, Record::fresh(key(), BOOT, 0).encode(&mut [0; PAGE])).unwrap();
-        [(); N].map(|()| Place::new(open_file(&path, true).unwrap(), path.clone(), 0))
+        [(); N].map(|()| {
+            let file = File::options().read(true).write(true).open(&path).unwrap();
+            Place::new(file, path.clone(), 0)
+        })
     }
 
     /// What a step does that mints `fence`.
@@ -216,16 +230,20 @@ mod tests {
     #[test]
     fn a_file_that_lost_its_name_or_gave_it_away_is_not_current() {
         let place = tempfile::tempdir().unwrap();
+        let store = tempfile::tempdir().unwrap();
+        let directory = Directory::open(store.path()).unwrap();
         let [mut one, mut two] = openings(&place);
-        assert!(one.is_current(1).unwrap() && one.is_current(MOVED).unwrap());
-        assert!(two.is_current(MOVED).unwrap(), "not looked at before");
+        assert!(
+            one.is_current(&directory, 1).unwrap() && one.is_current(&directory, MOVED).unwrap()
+        );
+        assert!(two.is_current(&directory, MOVED).unwrap(), "not looked at before");
         // Another file under the same name, while this one has a second one: seen by the walk alone.
         std::fs::hard_link(&one.path, place.path().join("second")).unwrap();
         std::fs::rename(place.path().join("second"), place.path().join("elsewhere")).unwrap();
         std::fs::remove_file(&one.path).unwrap();
         std::fs::write(&one.path, b"").unwrap();
-        assert!(!one.is_current(2 * MOVED).unwrap());
+        assert!(!one.is_current(&directory, 2 * MOVED).unwrap());
         std::fs::remove_file(place.path().join("elsewhere")).unwrap();
-        assert!(!two.is_current(MOVED + 1).unwrap(), "no name is left: seen at once");
+        assert!(!two.is_current(&directory, MOVED + 1).unwrap(), "no name is left: seen at once");
     }
 }

@@ -8,13 +8,19 @@ use crate::boot::BootId;
 use crate::frame::{self, Damage, Magic, PAGE, Writer};
 
 /// The first bytes of a key's file.
-const MAGIC: Magic = *b"HTky";
+pub(crate) const MAGIC: Magic = *b"HTky";
 
 /// Names one process that uses the store, or one waiter's pipe: random, never used again.
 pub(crate) type ProcessId = [u8; 16];
 
-/// The most waiters that a record lists; the rest ask again by the timer.
-pub(crate) const MAX_WAITERS: usize = 32;
+/// The most waiters that stand in the page itself; the rest stand behind it.
+const IN_PAGE: usize = 32;
+
+/// The most waiters that a record lists: more than a machine has processes.
+pub(crate) const MAX_WAITERS: usize = 65_536;
+
+/// Before the waiters behind the page: the checksum of what follows, the number of the record they belong to, how many.
+const REST_HEADER: usize = 16;
 
 /// The longest field of an owner that is kept, in bytes.
 const FIELD_BYTES: usize = 128;
@@ -36,6 +42,8 @@ pub(crate) struct Record {
     pub(crate) grant: Option<Grant>,
     /// Who wants to hear of a release, first come first.
     pub(crate) waiters: Vec<ProcessId>,
+    /// Who was called to take the key that was freed, and until when others let it come.
+    pub(crate) called: Option<(ProcessId, u64)>,
 }
 
 /// Who holds the key.
@@ -56,7 +64,8 @@ pub(crate) struct OwnerBytes(Vec<u8>);
 impl Record {
     /// A key that nobody ever held.
     pub(crate) fn fresh(key: Key, boot: BootId, now: u64) -> Self {
-        Self { number: 0, key, fence: 0, boot, written_at: now, grant: None, waiters: Vec::new() }
+        let (grant, waiters, called) = (None, Vec::new(), None);
+        Self { number: 0, key, fence: 0, boot, written_at: now, grant, waiters, called }
     }
 
     /// Puts the record into `page` and gives the bytes to write.
@@ -67,9 +76,9 @@ impl Record {
         to.put_fixed(&[u8::from(self.boot.genuine)]);
         to.put_fixed(&self.written_at.to_le_bytes());
         put_text(&mut to, self.key.as_str());
-        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_WAITERS")]
-        to.put_fixed(&[self.waiters.len().min(MAX_WAITERS) as u8]);
-        for waiter in self.waiters.iter().take(MAX_WAITERS) {
+        #[expect(clippy::cast_possible_truncation, reason = "at most IN_PAGE")]
+        to.put_fixed(&[self.waiters.len().min(IN_PAGE) as u8]);
+        for waiter in self.waiters.iter().take(IN_PAGE) {
             to.put_fixed(waiter);
         }
         match &self.grant {
@@ -83,7 +92,51 @@ impl Record {
                 to.put(&grant.owner.0);
             }
         }
+        if let Some((called, until)) = &self.called {
+            to.put_fixed(called);
+            to.put_fixed(&until.to_le_bytes());
+        }
         to.finish(MAGIC, self.number)
+    }
+
+    /// The waiters for whom there is no room in the page, as they stand behind it; `None` if there are none.
+    ///
+    /// They carry the number of the record that they belong to. If they are not of the same write as the page, because
+    /// a process was killed in between, they do not count: these waiters ask again by their timers, and are listed then.
+    pub(crate) fn encode_rest(&self) -> Option<Vec<u8>> {
+        let rest = self.waiters.get(IN_PAGE..).filter(|rest| !rest.is_empty())?;
+        let mut bytes = vec![0; 4];
+        bytes.extend(self.number.to_le_bytes());
+        bytes.extend(u32::try_from(rest.len()).unwrap_or(0).to_le_bytes());
+        bytes.extend(rest.as_flattened());
+        let sum = crc32fast::hash(&bytes[4..]);
+        bytes[..4].copy_from_slice(&sum.to_le_bytes());
+        Some(bytes)
+    }
+
+    /// Whether there may be waiters behind the page.
+    pub(crate) fn may_have_rest(&self) -> bool {
+        self.waiters.len() == IN_PAGE
+    }
+
+    /// Adds the waiters behind the page, if they belong to this record. `read` fills a buffer from so many bytes on.
+    pub(crate) fn add_rest(&mut self, read: impl Fn(&mut [u8], u64) -> bool) {
+        let mut bytes = vec![0; REST_HEADER];
+        if !read(&mut bytes, 0) || bytes[4..12] != self.number.to_le_bytes() {
+            return;
+        }
+        let count = u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]) as usize;
+        if count > MAX_WAITERS {
+            return;
+        }
+        bytes.resize(REST_HEADER + count * size_of::<ProcessId>(), 0);
+        if !read(&mut bytes[REST_HEADER..], REST_HEADER as u64)
+            || bytes[..4] != crc32fast::hash(&bytes[4..]).to_le_bytes()
+        {
+            return;
+        }
+        let (rest, _) = bytes[REST_HEADER..].as_chunks();
+        self.waiters.extend_from_slice(rest);
     }
 
     /// Reads what [`encode`](Self::encode) wrote. Everything else is damage, never a panic.
@@ -201,7 +254,7 @@ impl<'b> Reader<'b> {
             None => Key::with_form(key, KeyForm::Verbatim).ok()?,
         };
         let count = usize::from(self.byte()?);
-        if count > MAX_WAITERS {
+        if count > IN_PAGE {
             return None;
         }
         let waiters = (0..count).map(|_| self.number()).collect::<Option<Vec<_>>>()?;
@@ -210,7 +263,11 @@ impl<'b> Reader<'b> {
             state @ (1 | 2) => Some(self.grant(state == 2)?),
             _ => return None,
         };
-        Some(Record { number, key, fence, boot, written_at, grant, waiters })
+        let called = match self.0.len() {
+            24 => Some((self.number()?, self.u64()?)),
+            _ => None,
+        };
+        Some(Record { number, key, fence, boot, written_at, grant, waiters, called })
     }
 
     fn grant(&mut self, bound: bool) -> Option<Grant> {
@@ -249,6 +306,7 @@ mod tests {
                 owner: OwnerBytes::of(&owner),
             }),
             waiters: vec![[1; 16], [2; 16]],
+            called: Some(([2; 16], 77)),
             ..Record::fresh(Key::new("user:123").unwrap(), BootId { id: [7; 16], genuine: true }, 5)
         }
     }
@@ -263,7 +321,7 @@ mod tests {
             ..held.clone()
         };
         assert_eq!(Record::decode(detached.encode(&mut page)).unwrap(), detached);
-        let free = Record { grant: None, waiters: vec![], ..held };
+        let free = Record { grant: None, waiters: vec![], called: None, ..held };
         assert_eq!(Record::decode(free.encode(&mut page)).unwrap(), free);
     }
 
@@ -275,7 +333,7 @@ mod tests {
         let secret = Secret::parse(&"s".repeat(Secret::MAX_BYTES)).unwrap();
         let mut record = held();
         record.key = Key::new(&"k".repeat(Key::MAX_BYTES)).unwrap();
-        record.waiters = vec![[3; 16]; MAX_WAITERS];
+        record.waiters = vec![[3; 16]; IN_PAGE];
         record.grant =
             record.grant.map(|grant| Grant { secret, owner: OwnerBytes::of(&owner), ..grant });
         let mut page = [0; PAGE];
@@ -297,6 +355,36 @@ mod tests {
                 Ok(read) => assert_eq!(read, record, "cut at {at}"),
                 Err(damage) => assert_eq!(damage, Damage::Unreadable),
             }
+        }
+    }
+
+    #[test]
+    fn waiters_behind_the_page_are_read_if_they_belong_to_it() {
+        for count in [0, 1, IN_PAGE, IN_PAGE + 1, 300] {
+            let id = |n: usize| [u8::try_from(n % 251).unwrap(); 16];
+            let record = Record { waiters: (0..count).map(id).collect(), ..held() };
+            let (mut page, rest) = ([0; PAGE], record.encode_rest().unwrap_or_default());
+            let read = |rest: &[u8], number| {
+                let mut found = Record::decode(record.clone().encode(&mut page.clone())).unwrap();
+                found.number = number;
+                if found.may_have_rest() {
+                    found.add_rest(|to, at| {
+                        let from = rest.get(usize::try_from(at).unwrap()..).unwrap_or_default();
+                        from.get(..to.len()).map(|from| to.copy_from_slice(from)).is_some()
+                    });
+                }
+                found.waiters
+            };
+            assert_eq!(read(&rest, record.number), record.waiters);
+            let first = &record.waiters[..count.min(IN_PAGE)];
+            assert_eq!(read(&rest, record.number + 1), first, "of another write");
+            for at in 0..rest.len() {
+                let mut damaged = rest.clone();
+                damaged[at] ^= 0x41;
+                assert_eq!(read(&damaged, record.number), first, "byte {at}");
+                assert_eq!(read(&rest[..at], record.number), first, "cut at {at}");
+            }
+            page.fill(0);
         }
     }
 

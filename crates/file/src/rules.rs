@@ -12,6 +12,10 @@ use holdtight_core::{
 use crate::boot::BootId;
 use crate::record::{Grant, MAX_WAITERS, OwnerBytes, ProcessId, Record};
 
+/// How long a key that was freed is kept for the waiter that was called: a waiter that lives comes within a
+/// millisecond, on a machine that is busy within some.
+const COMING: Duration = Duration::from_millis(100);
+
 /// What a step sees besides the record: taken after the file was locked, so that no time is stale.
 pub(crate) struct Scene<'s> {
     /// Nanoseconds since the machine booted.
@@ -50,6 +54,11 @@ impl Record {
         }
     }
 
+    /// One if the grant is bound to `process`, otherwise zero.
+    pub(crate) fn bound_to(&self, process: ProcessId) -> i64 {
+        i64::from(self.grant.as_ref().is_some_and(|grant| grant.process == Some(process)))
+    }
+
     fn is_owned(&self, secret: &Secret, scene: &Scene<'_>) -> bool {
         // The secret first: whether a foreign holder lives need not be asked.
         self.grant.as_ref().is_some_and(|grant| grant.secret == *secret)
@@ -77,6 +86,9 @@ impl Record {
         if let Some(grant) = self.live(scene) {
             return Ok((Attempt::Busy(Busy::held_by(self.holder(grant, scene))), Change::None));
         }
+        if let Some(left) = self.comes_first(me, scene) {
+            return Ok((Attempt::Busy(Busy::new().retry_after(left)), Change::None));
+        }
         let lease = self.grant(request, me, scene)?.contended(contended);
         Ok((Attempt::Granted(lease), Change::Write))
     }
@@ -94,6 +106,7 @@ impl Record {
                 .with_key(&request.key)
         })?;
         self.fence = fence.get();
+        self.called = None;
         let grant = Grant {
             secret: request.secret.clone(),
             process: bound(request.liveness, me),
@@ -160,10 +173,19 @@ impl Record {
         me: ProcessId,
         scene: &Scene<'_>,
     ) -> Result<(Transfer, Change), LockError> {
+        let contended = !self.waiters.is_empty();
+        // Done before, by a request whose answer was lost: the same grant, with its fence.
+        if self.is_owned(&to.secret, scene)
+            && let Some(grant) = &mut self.grant
+        {
+            grant.expires_at = grant.expires_at.max(later(scene.now, to.ttl));
+            grant.process = bound(to.liveness, me);
+            let lease = lease(self.fence, grant, scene).contended(contended);
+            return Ok((Transfer::Transferred(lease), Change::Write));
+        }
         if !self.is_owned(from, scene) {
             return Ok((Transfer::NotHeld, Change::None));
         }
-        let contended = !self.waiters.is_empty();
         let lease = self.grant(to, me, scene)?.contended(contended);
         Ok((Transfer::Transferred(lease), Change::Write))
     }
@@ -187,13 +209,43 @@ impl Record {
     pub(crate) fn delist(&mut self, waiter: ProcessId) -> Change {
         let before = self.waiters.len();
         self.waiters.retain(|listed| *listed != waiter);
-        if self.waiters.len() == before { Change::None } else { Change::Write }
+        let was_called = self.called.take_if(|(called, _)| *called == waiter).is_some();
+        if self.waiters.len() == before && !was_called { Change::None } else { Change::Write }
+    }
+
+    /// Takes those off the list who do not hear, and notes who was `reached` instead.
+    pub(crate) fn delist_deaf(&mut self, deaf: &[ProcessId], reached: Option<ProcessId>) -> Change {
+        let before = self.waiters.len();
+        self.waiters.retain(|waiter| !deaf.contains(waiter));
+        match (&mut self.called, reached) {
+            (Some((called, _)), Some(reached)) if deaf.contains(called) => *called = reached,
+            (Some((called, _)), None) if deaf.contains(called) => self.called = None,
+            _ if self.waiters.len() == before => return Change::None,
+            _ => {}
+        }
+        Change::Write
+    }
+
+    /// How long the free key is still kept for a waiter that was called, and that is not `me`.
+    fn comes_first(&self, me: ProcessId, scene: &Scene<'_>) -> Option<Duration> {
+        let (called, until) = self.called.as_ref()?;
+        // What another boot, or a clock that nobody can have had, left is worth nothing.
+        let left = Duration::from_nanos(until.saturating_sub(scene.now));
+        let counts = !left.is_zero()
+            && left <= COMING
+            && *called != me
+            && !self.boot.is_over(scene.boot, self.written_at, scene.now)
+            && (scene.listens)(called);
+        counts.then_some(left)
     }
 
     /// Whom to wake now, best first; the first goes to the end of the line, so that a release wakes one
     /// waiter and the next release another one.
-    pub(crate) fn call_waiters(&mut self) -> Vec<ProcessId> {
+    ///
+    /// The key is kept for the first for a moment: whoever comes just now would overtake all that wait.
+    pub(crate) fn call_waiters(&mut self, scene: &Scene<'_>) -> Vec<ProcessId> {
         let called = self.waiters.clone();
+        self.called = called.first().map(|first| (*first, later(scene.now, COMING)));
         if !self.waiters.is_empty() {
             self.waiters.rotate_left(1);
         }
@@ -356,11 +408,18 @@ mod tests {
         assert_eq!(record.enlist(ME, &all), Change::Write);
         assert_eq!(record.enlist(OTHER, &all), Change::Write);
         assert_eq!(record.enlist(ME, &all), Change::None);
-        assert_eq!(record.call_waiters(), [ME, OTHER]);
-        assert_eq!(record.call_waiters(), [OTHER, ME]);
+        assert_eq!(record.call_waiters(&all), [ME, OTHER]);
+        assert_eq!(record.call_waiters(&all), [OTHER, ME]);
         assert_eq!(record.delist(OTHER), Change::Write);
-        for n in 10..100 {
-            let _ = record.enlist([n; 16], &all);
+        for n in 0..u32::try_from(2 * MAX_WAITERS).unwrap() {
+            let mut id = [1; 16];
+            id[..4].copy_from_slice(&n.to_le_bytes());
+            if record.waiters.len() < MAX_WAITERS {
+                record.waiters.push(id);
+            } else {
+                assert_eq!(record.enlist(id, &all), Change::None);
+                break;
+            }
         }
         assert_eq!(record.waiters.len(), MAX_WAITERS);
         assert_eq!(
@@ -368,6 +427,48 @@ mod tests {
             Change::Write
         );
         assert_eq!(record.waiters, [ME, [200; 16]], "the dead make room");
+    }
+
+    #[test]
+    fn a_freed_key_is_kept_for_the_one_who_was_called_and_for_a_moment() {
+        let mut record = record();
+        let (now, soon) = (SECOND, SECOND + 50_000_000);
+        let call = |record: &mut Record| {
+            record.waiters = vec![ME, OTHER];
+            assert_eq!(record.call_waiters(&scene(now)), [ME, OTHER]);
+        };
+        let attempt = |record: &mut Record, me, now| {
+            matches!(record.attempt(&request(), me, &scene(now)).unwrap().0, Attempt::Granted(_))
+        };
+        call(&mut record);
+        match record.attempt(&request(), OTHER, &scene(soon)).unwrap() {
+            (Attempt::Busy(busy), Change::None) => {
+                assert_eq!(busy.retry_after, Some(Duration::from_millis(50)));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(attempt(&mut record, ME, soon), "it was called");
+        assert_eq!(record.called, None);
+        for gone in [
+            |record: &mut Record| record.delist(ME),
+            |record: &mut Record| record.delist_deaf(&[ME], Some(OTHER)),
+            |record: &mut Record| record.delist_deaf(&[ME], None),
+        ] {
+            let mut record = self::record();
+            call(&mut record);
+            assert_eq!(gone(&mut record), Change::Write);
+            assert!(attempt(&mut record, OTHER, soon), "the first one does not come");
+        }
+        let mut record = self::record();
+        call(&mut record);
+        assert!(attempt(&mut record, OTHER, now + 2 * SECOND), "nobody waits for ever");
+        let mut record = self::record();
+        call(&mut record);
+        let dead = Scene { listens: &|_| false, ..scene(soon) };
+        assert!(matches!(record.attempt(&request(), OTHER, &dead), Ok((Attempt::Granted(_), _))));
+        let mut record = self::record();
+        record.called = Some((ME, u64::MAX));
+        assert!(attempt(&mut record, OTHER, now), "nor by a damaged or hostile record");
     }
 
     #[test]

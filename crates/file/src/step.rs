@@ -3,7 +3,8 @@
 //!
 //! Nothing here waits: a contended file is an answer, and the caller decides how long to try again.
 
-use std::fs::{self, File, TryLockError};
+use std::ffi::OsStr;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -13,12 +14,15 @@ use holdtight_core::{Key, LockError};
 use rustix::io::Errno;
 
 use crate::boot::Boot;
-use crate::directory::{Directory, hex, name_of, open_file};
+use crate::directory::{Directory, MOVED, Whereabouts};
 use crate::error;
 use crate::failpoint;
+use crate::folder::Folder;
 use crate::frame::{Damage, PAGE};
 use crate::kept::Kept;
 use crate::ledger::unreadable;
+use crate::look::look_at;
+use crate::names::{Name, hex, name_of};
 use crate::place::Place;
 use crate::record::{ProcessId, Record};
 
@@ -81,9 +85,9 @@ impl Files {
     }
 
     /// Opens a file. Where this process may have no more of them, those that wait for their next step make room.
-    fn with_room<T>(&self, open: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    fn with_room<T>(&self, open: impl Fn() -> Result<T, LockError>) -> Result<T, LockError> {
         match open() {
-            Err(source) if is_too_many(&source) && self.open.clear() > 0 => open(),
+            Err(error) if is_too_many(&error) && self.open.clear() > 0 => open(),
             opened => opened,
         }
     }
@@ -133,7 +137,7 @@ impl Files {
                 }
             }
             let locked_at = self.boot.now();
-            let current = place.is_current(locked_at);
+            let current = place.is_current(directory, locked_at);
             let page = Page { files: self, place: Some((key, place)), locked_at, written: false };
             if matches!(current, Ok(true)) {
                 return Ok(Try::Locked(page));
@@ -141,6 +145,7 @@ impl Files {
             // Whatever is wrong with it, the next step opens what is there then.
             page.forget();
             current?;
+            directory.seen(locked_at.saturating_sub(MOVED));
         }
         Err(LockError::unavailable("the file of this key keeps disappearing; who removes it?"))
     }
@@ -151,19 +156,28 @@ impl Files {
         key: &Key,
         absent: Absent,
     ) -> Result<Option<Box<Place>>, LockError> {
-        let path = directory.record(&name_of(key));
+        let name = name_of(key);
+        let path = directory.path_of(&name);
         for _ in 0..64 {
             // Before it is opened: this is when the path is known to lead there.
             let now = self.boot.now();
-            match self.with_room(|| open_file(&path, true)) {
-                Ok(file) => return Ok(Some(Place::new(file, path, now))),
-                Err(source) if source.kind() == io::ErrorKind::NotFound => {}
-                Err(source) => return Err(error::io("open", &path, source)),
+            let seen_at = match (directory.check_lately(now), absent) {
+                (Ok(seen_at), _) => seen_at,
+                // What was held in a directory that is not there any more is not held.
+                (Err(_), Absent::Skip)
+                    if directory.whereabouts().is_ok_and(|at| at != Whereabouts::Here) =>
+                {
+                    return Ok(None);
+                }
+                (Err(error), _) => return Err(error),
+            };
+            if let Some(file) = self.with_room(|| directory.open_record(&name, true))? {
+                return Ok(Some(Place::new(file, path, seen_at)));
             }
             let Absent::Make(process) = absent else { return Ok(None) };
             let record = Record::fresh(key.clone(), self.boot.id, now);
-            if let Some(file) = self.make(directory, process, &record, &path)? {
-                return Ok(Some(Place::new(file, path, now)));
+            if let Some(file) = self.make(directory, process, &record, &name)? {
+                return Ok(Some(Place::new(file, path, seen_at)));
             }
         }
         Err(LockError::unavailable("the file of this key keeps disappearing; who removes it?"))
@@ -175,16 +189,19 @@ impl Files {
         directory: &Directory,
         process: ProcessId,
         record: &Record,
-        path: &Path,
+        name: &Name,
     ) -> Result<Option<File>, LockError> {
         let number = self.next_name.fetch_add(1, Ordering::Relaxed);
-        let made = directory.new_files().join(format!("{}-{number}", hex(&process)));
+        let made = format!("{}-{number}", hex(&process));
+        let new = &directory.new;
+        let creating = |source| error::io("create", &new.path_of(&made), source);
         failpoint::point("before a new file is made");
-        let file = match self.with_room(|| directory.create_file(&made)) {
+        let create = || new.create_file(&made).map_err(creating);
+        let file = match self.with_room(create) {
             Ok(file) => file,
-            Err(source) => {
+            Err(error) => {
                 directory.check_still_there()?;
-                return Err(error::io("create", &made, source));
+                return Err(error);
             }
         };
         failpoint::point("before a new file is written");
@@ -193,18 +210,20 @@ impl Files {
             written = written.and_then(|()| file.sync_all());
         }
         if let Err(source) = written {
-            let _ = fs::remove_file(&made);
-            return Err(error::io("write", &made, source));
+            let _ = new.remove(&made);
+            return Err(error::io("write", &new.path_of(&made), source));
         }
-        if !directory.place(&made, path)? {
-            return Ok(None);
+        failpoint::point("before a new file gets its place");
+        let placed = self.with_room(|| directory.place_record(&made, name));
+        failpoint::point("after a new file got its place");
+        if !matches!(placed, Ok(Some(_))) {
+            let _ = new.remove(&made);
         }
+        let Some(part) = placed? else { return Ok(None) };
         self.made.fetch_add(1, Ordering::Relaxed);
         if self.sync {
-            for directory in path.ancestors().skip(1).take(2) {
-                File::open(directory)
-                    .and_then(|directory| directory.sync_all())
-                    .map_err(|source| error::io("sync", directory, source))?;
+            for folder in [&part, &directory.keys] {
+                folder.sync().map_err(|source| error::io("sync", folder.path(), source))?;
             }
         }
         Ok(Some(file))
@@ -259,11 +278,11 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// Removes the file. Whoever has it open finds out when it has locked it.
-    pub(crate) fn remove(mut self) -> Result<(), LockError> {
+    /// Removes the file, which has this name in `part`. Whoever has it open finds out when it has locked it.
+    pub(crate) fn remove(mut self, part: &Folder, name: &OsStr) -> Result<(), LockError> {
         let path = &self.place()?.1.path;
         failpoint::point("before a key's file is removed");
-        fs::remove_file(path).map_err(|source| error::io("remove", path, source))?;
+        part.remove(name).map_err(|source| error::io("remove", path, source))?;
         failpoint::point("after a key's file was removed");
         self.forget();
         Ok(())
@@ -288,22 +307,19 @@ impl Drop for Page<'_> {
 }
 
 /// Whether a file could not be opened because this process, or the machine, has too many open.
-fn is_too_many(error: &io::Error) -> bool {
-    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+fn is_too_many(error: &LockError) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref());
+    let code = source.and_then(io::Error::raw_os_error).map(Errno::from_raw_os_error);
     matches!(code, Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// Reads a key's file without locking it: for those who only look. `None` if there is none.
-pub(crate) fn peek(path: &Path) -> Result<Option<Record>, LockError> {
-    let file = match open_file(path, false) {
-        Ok(file) => file,
-        Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(error::io("open", path, source)),
-    };
+pub(crate) fn peek(directory: &Directory, name: &Name) -> Result<Option<Record>, LockError> {
+    let Some(file) = directory.open_record(name, false)? else { return Ok(None) };
+    let path = directory.path_of(name);
+    let path = path.as_path();
     let reading = |source| error::io("read", path, source);
-    if !file.metadata().map_err(reading)?.is_file() {
-        return Ok(None);
-    }
+    directory.check_file(&look_at(&file).map_err(reading)?, path)?;
     let mut damage = Damage::Unreadable;
     // A record that is being written may look damaged for the microsecond that it takes.
     for attempt in 0..20 {
@@ -325,9 +341,14 @@ pub(crate) fn check_key(record: &Record, key: &Key, path: &Path) -> Result<(), L
     if record.key == *key {
         return Ok(());
     }
-    Err(LockError::internal(format!(
+    Err(misplaced(path).with_key(key))
+}
+
+/// A record that is not where it belongs.
+#[cold]
+pub(crate) fn misplaced(path: &Path) -> LockError {
+    LockError::internal(format!(
         "{} holds the record of another key, so nothing is granted on its word; was it copied there?",
         path.display()
     ))
-    .with_key(key))
 }

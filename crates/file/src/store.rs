@@ -12,10 +12,11 @@ use holdtight_core::{Key, LockError};
 
 use crate::boot::{Boot, BootId, fence_floor};
 use crate::config::Config;
-use crate::directory::{Directory, Name, name_of};
+use crate::directory::Directory;
 use crate::failpoint;
 use crate::ledger::Ledger;
 use crate::liveness::{self, Own, Presence};
+use crate::names::{Name, name_of};
 use crate::record::{ProcessId, Record};
 use crate::rules::{Change, Scene};
 use crate::step::{Absent, Files, Try};
@@ -107,6 +108,7 @@ impl FileStore {
 
     pub(crate) fn open_in(config: Config, boot: Boot) -> Result<Self, LockError> {
         let directory = Directory::open(config.directory())?;
+        directory.seen(boot.now());
         let ledger = Ledger::open(&directory, boot.id, boot.now())?;
         let files = Files::new(config.sync, boot);
         let store = Self {
@@ -129,7 +131,7 @@ impl FileStore {
 
     /// The directory of this store, with all links resolved.
     pub fn directory(&self) -> &std::path::Path {
-        self.directory.root()
+        self.directory.path()
     }
 
     /// Second descriptors of what shows others that this process lives.
@@ -282,7 +284,7 @@ impl FileStore {
             "some process has been inside a step of this key for more than {:?}: it is probably \
              stopped (SIGSTOP, Ctrl-Z, a debugger); find it with `fuser {}` and continue or kill it",
             self.config.patience,
-            self.directory.record(&name_of(key)).display()
+            self.directory.path_of(&name_of(key)).display()
         ))
         .with_key(key)
     }
@@ -294,25 +296,23 @@ impl FileStore {
         }
         let name = name_of(key);
         let me = self.own.known().map(|presence| presence.id);
-        let mut deaf = Vec::new();
+        let (mut deaf, mut reached) = (Vec::new(), None);
         for id in called {
             if Some(*id) == me && self.board.waiters(&name) > 0 {
                 self.board.ring(&name);
+                reached = Some(*id);
                 break;
             }
             if Some(*id) != me && wake::poke(&self.directory, id, &name) {
+                reached = Some(*id);
                 break;
             }
             deaf.push(*id);
         }
         if !deaf.is_empty() {
             // Only tidiness: if the file is contended just now, somebody else does it later.
-            let _ = self.step(key, Absent::Skip, |record, _| {
-                let before = record.waiters.len();
-                record.waiters.retain(|waiter| !deaf.contains(waiter));
-                let same = record.waiters.len() == before;
-                Ok(((), if same { Change::None } else { Change::Write }))
-            });
+            let _ = self
+                .step(key, Absent::Skip, |record, _| Ok(((), record.delist_deaf(&deaf, reached))));
         }
     }
 
@@ -326,8 +326,11 @@ impl FileStore {
         let mut withdraw = |store: &Self| {
             store.step(key, Absent::Skip, |record, scene| {
                 let change = record.delist(me);
-                let called =
-                    if record.live(scene).is_none() { record.call_waiters() } else { Vec::new() };
+                let called = if record.live(scene).is_none() {
+                    record.call_waiters(scene)
+                } else {
+                    Vec::new()
+                };
                 Ok((called, change))
             })
         };
@@ -387,7 +390,7 @@ impl Drop for FileStore {
 impl fmt::Debug for FileStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FileStore")
-            .field("directory", &self.directory.root())
+            .field("directory", &self.directory.path())
             .field("sync", &self.config.sync)
             .finish_non_exhaustive()
     }

@@ -3,19 +3,24 @@
 //! Before a key's file is removed, the ledger's high-water mark is at least its fence, on the disk; so a later
 //! record of the same key begins above it. The first process after a boot clears everything in the same way.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use holdtight_core::LockError;
 
 use crate::boot::fence_floor;
-use crate::directory::{Name, name_of, unhex};
+use crate::directory::Directory;
 use crate::error;
 use crate::failpoint;
-use crate::ledger::{Facts, Locked};
+use crate::folder::Folder;
+use crate::frame::{self, Magic, PAGE};
+use crate::ledger::{self, Facts, Locked};
 use crate::liveness;
-use crate::record::ProcessId;
+use crate::look::look_at;
+use crate::names::{InLive, InNew, Name, name_of, part_of, record_in};
+use crate::record::{self, ProcessId};
 use crate::step::{Absent, Try, peek};
 use crate::store::FileStore;
 
@@ -54,10 +59,15 @@ impl FileStore {
     ) -> Result<Swept, LockError> {
         let started = Instant::now();
         let mut swept = Swept::default();
+        if self.ledger.read_only {
+            return Ok(swept);
+        }
         let Some(mut ledger) = self.ledger.try_lock()? else { return Ok(swept) };
+        // A sweep needs a few descriptors itself, where those that are kept may be all that there are.
+        self.files.close_all();
         // Who is dead now cannot bind anything to itself any more.
         let dead = self.dead_processes()?;
-        let parts = entries(&self.directory.keys())?;
+        let parts = parts(&self.directory)?;
         // Begin anywhere: a sweep that ran out of time must not leave the same keys for ever.
         let first = if parts.is_empty() { 0 } else { started_somewhere(parts.len()) };
         swept.complete = true;
@@ -66,9 +76,7 @@ impl FileStore {
                 swept.complete = false;
                 return Ok(swept);
             }
-            if unhex::<1>(part.file_name().unwrap_or_default()).is_some() {
-                self.sweep_part(part, idle, &mut ledger, &mut swept)?;
-            }
+            self.sweep_part(*part, idle, &mut ledger, &mut swept)?;
         }
         if swept.complete {
             for id in &dead {
@@ -88,14 +96,23 @@ impl FileStore {
 
     fn sweep_part(
         &self,
-        part: &Path,
+        number: u8,
         idle: Duration,
         ledger: &mut Locked<'_>,
         swept: &mut Swept,
     ) -> Result<(), LockError> {
+        let part = match self.directory.part(number, false) {
+            Ok(Some(part)) => part,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                tracing::warn!(%error, "a part of the store was not swept");
+                return Ok(());
+            }
+        };
         let kept = swept.kept;
-        for path in entries(part)? {
-            match self.sweep_file(&path, idle, ledger) {
+        for file in names(&part)? {
+            let Some(name) = record_in(number, &file) else { continue };
+            match self.sweep_file(&part, &file, &name, idle, ledger) {
                 Ok(true) => swept.removed += 1,
                 Ok(false) => swept.kept += 1,
                 Err(error) => {
@@ -107,7 +124,7 @@ impl FileStore {
         if swept.kept == kept {
             // Only succeeds on an empty directory; whoever makes a file there makes it again.
             failpoint::point("before an empty part is removed");
-            let _ = fs::remove_dir(part);
+            let _ = self.directory.keys.remove_empty(crate::names::hex(&[number]));
         }
         Ok(())
     }
@@ -115,15 +132,15 @@ impl FileStore {
     /// Removes one key's file, if its time has come.
     fn sweep_file(
         &self,
-        path: &Path,
+        part: &Folder,
+        file: &OsStr,
+        name: &Name,
         idle: Duration,
         ledger: &mut Locked<'_>,
     ) -> Result<bool, LockError> {
         // Looked at first without a lock: most files stay.
-        let Some(record) = peek(path)? else { return Ok(false) };
-        if self.directory.record(&name_of(&record.key)) != path
-            || !self.scene(|scene| record.is_idle(idle, scene))
-        {
+        let Some(record) = peek(&self.directory, name)? else { return Ok(false) };
+        if name_of(&record.key) != *name || !self.scene(|scene| record.is_idle(idle, scene)) {
             return Ok(false);
         }
         let Try::Locked(mut page) =
@@ -136,7 +153,7 @@ impl FileStore {
             return Ok(false);
         }
         self.raise(ledger, record.fence)?;
-        page.remove()?;
+        page.remove(part, file)?;
         Ok(true)
     }
 
@@ -156,38 +173,67 @@ impl FileStore {
     }
 
     fn dead_processes(&self) -> Result<Vec<ProcessId>, LockError> {
-        let known = |path: &PathBuf| unhex(path.file_name().unwrap_or_default());
-        let all = entries(&self.directory.live())?;
-        Ok(all
-            .iter()
-            .filter_map(known)
-            .filter(|id| liveness::is_dead(&self.directory, id))
-            .collect())
+        let all = names(&self.directory.live)?;
+        let processes = all.iter().filter_map(|name| match InLive::of(name) {
+            Some(InLive::Process(id)) => Some(id),
+            _ => None,
+        });
+        Ok(processes.filter(|id| liveness::is_dead(&self.directory, id)).collect())
     }
 
     /// Removes files that a dead process did not finish, and pipes without an owner.
     fn clear_unfinished(&self, dead: &[ProcessId]) -> Result<(), LockError> {
-        for path in entries(&self.directory.new_files())? {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let maker = name.split('-').next().unwrap_or_default();
-            let gone = match unhex::<16>(maker.as_ref()) {
-                Some(maker) => {
-                    dead.contains(&maker) || !liveness::path_of(&self.directory, &maker).exists()
-                }
+        let Directory { live, new, .. } = &self.directory;
+        let is_gone = |id: &ProcessId| {
+            let missing = |source: &io::Error| source.kind() == io::ErrorKind::NotFound;
+            live.look(liveness::name_of(id)).is_err_and(|source| missing(&source))
+        };
+        for name in names(new)? {
+            let gone = match InNew::of(&name) {
+                Some(InNew::Record(maker)) => dead.contains(&maker) || is_gone(&maker),
                 // A ledger that was not needed: there is one, or this sweep would not run.
-                None => maker == "store",
+                Some(InNew::Ledger) => true,
+                None => false,
             };
             if gone {
-                let _ = fs::remove_file(&path);
+                let _ = self.remove_unfinished(&name);
             }
         }
-        for path in entries(&self.directory.live())? {
-            let is_pipe = path.extension().is_some_and(|extension| extension == "wake");
-            if is_pipe && !path.with_extension("").exists() {
-                let _ = fs::remove_file(&path);
+        for name in names(live)? {
+            if let Some(InLive::Pipe(id)) = InLive::of(&name)
+                && is_gone(&id)
+            {
+                crate::wake::remove(live, &id);
             }
         }
         Ok(())
+    }
+
+    /// Removes a file from `new` if it is ours: by its name, and by how it begins.
+    fn remove_unfinished(&self, name: &OsStr) -> io::Result<bool> {
+        match InNew::of(name) {
+            Some(InNew::Record(_)) => self.remove_if(&self.directory.new, name, record::MAGIC),
+            Some(InNew::Ledger) => self.remove_if(&self.directory.new, name, ledger::MAGIC),
+            None => Ok(false),
+        }
+    }
+
+    /// Removes a file that begins with `magic`, or of which nothing reached the disk; no other.
+    fn remove_if(&self, folder: &Folder, name: &OsStr, magic: Magic) -> io::Result<bool> {
+        let Some(text) = name.to_str() else { return Ok(false) };
+        let file = folder.open_file(text, false)?;
+        let path = folder.path_of(name);
+        if self.directory.check_file(&look_at(&file)?, &path).is_err() {
+            return Ok(false);
+        }
+        let mut start = [0; PAGE];
+        let length = file.read_at(&mut start, 0)?;
+        if !frame::may_be_ours(&start[..length], magic) {
+            return Ok(false);
+        }
+        failpoint::point("before a file of an earlier boot is removed");
+        folder.remove(name)?;
+        Ok(true)
     }
 
     /// Clears what an earlier boot left, before anything is granted in this one.
@@ -197,7 +243,8 @@ impl FileStore {
     pub(crate) fn recover(&self, patience: Duration) -> Result<(), LockError> {
         let is_over =
             |facts: &Facts| facts.boot.is_over(self.boot.id, facts.written_at, self.boot.now());
-        if !is_over(&self.ledger.read()?) {
+        // Whoever may only look leaves it to the others; what a record says is void by its own boot id.
+        if self.ledger.read_only || !is_over(&self.ledger.read()?) {
             return Ok(());
         }
         let started = Instant::now();
@@ -209,7 +256,7 @@ impl FileStore {
                 return Err(LockError::unavailable(format!(
                     "another process has been clearing {} after a reboot for {patience:?}; if it is \
                      stopped, continue or kill it",
-                    self.directory.root().display()
+                    self.directory.path().display()
                 )));
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -218,28 +265,15 @@ impl FileStore {
         if !is_over(&facts) {
             return Ok(());
         }
-        let mut files: Vec<PathBuf> = Vec::new();
         let mut high_water = facts.high_water;
-        let parts = entries(&self.directory.keys())?;
-        for part in &parts {
-            for path in entries(part).unwrap_or_default() {
-                if let Ok(Some(record)) = peek(&path) {
-                    high_water = high_water.max(record.fence);
-                }
-                files.push(path);
+        for name in records(&self.directory)? {
+            if let Ok(Some(record)) = peek(&self.directory, &name) {
+                high_water = high_water.max(record.fence);
             }
         }
         // Still in the name of the old boot: if this process dies now, the next one begins again.
         ledger.write(Facts { high_water, ..facts })?;
-        files.extend(entries(&self.directory.live())?);
-        files.extend(entries(&self.directory.new_files())?);
-        for path in &files {
-            failpoint::point("before a file of an earlier boot is removed");
-            fs::remove_file(path).map_err(|source| error::io("remove", path, source))?;
-        }
-        for part in &parts {
-            let _ = fs::remove_dir(part);
-        }
+        let removed = self.clear_all()?;
         let now = self.boot.now();
         ledger.write(Facts {
             boot: self.boot.id,
@@ -247,37 +281,76 @@ impl FileStore {
             swept_at: now,
             ..ledger.facts
         })?;
-        tracing::info!(files = files.len(), "cleared the locks of an earlier boot");
+        tracing::info!(removed, "cleared the locks of an earlier boot");
         Ok(())
+    }
+
+    /// Removes everything that an earlier boot left, and nothing that is not ours.
+    fn clear_all(&self) -> Result<usize, LockError> {
+        let mut removed = 0;
+        let mut count = |outcome: io::Result<bool>, folder: &Folder, name: &OsStr| match outcome {
+            Ok(done) => {
+                removed += usize::from(done);
+                Ok(())
+            }
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(source) => Err(error::io("remove", &folder.path_of(name), source)),
+        };
+        for number in parts(&self.directory)? {
+            let Some(part) = self.directory.part(number, false)? else { continue };
+            for name in names(&part)? {
+                if record_in(number, &name).is_some() {
+                    count(self.remove_if(&part, &name, record::MAGIC), &part, &name)?;
+                }
+            }
+            let _ = self.directory.keys.remove_empty(crate::names::hex(&[number]));
+        }
+        let Directory { live, new, .. } = &self.directory;
+        for name in names(live)? {
+            if let Some(known) = InLive::of(&name) {
+                count(remove_from_live(live, &name, known), live, &name)?;
+            }
+        }
+        for name in names(new)? {
+            count(self.remove_unfinished(&name), new, &name)?;
+        }
+        Ok(removed)
     }
 }
 
-/// The paths of all files of keys, for those who only look.
-pub(crate) fn record_paths(
-    keys: &Path,
-) -> Result<impl Iterator<Item = (Name, PathBuf)> + use<>, LockError> {
-    let parts = entries(keys)?;
-    Ok(parts.into_iter().flat_map(|part| {
-        let first = unhex::<1>(part.file_name().unwrap_or_default());
-        // A part that vanished meanwhile had no files.
-        let files = if first.is_some() { entries(&part).unwrap_or_default() } else { Vec::new() };
-        files.into_iter().filter_map(move |path| {
-            let rest: [u8; 31] = unhex(path.file_name().unwrap_or_default())?;
-            let mut name = [0; 32];
-            name[0] = first?[0];
-            name[1..].copy_from_slice(&rest);
-            Some((name, path))
-        })
-    }))
+/// Removes what a process of an earlier boot left, if it is what its name says.
+fn remove_from_live(live: &Folder, name: &OsStr, known: InLive) -> io::Result<bool> {
+    let found = live.look(name)?;
+    let is_ours = match known {
+        InLive::Process(_) => liveness::is_ours(&found),
+        InLive::Pipe(_) => found.kind.is_fifo(),
+    };
+    if is_ours {
+        failpoint::point("before a file of an earlier boot is removed");
+        live.remove(name)?;
+    }
+    Ok(is_ours)
 }
 
-fn entries(directory: &Path) -> Result<Vec<PathBuf>, LockError> {
-    let reading = |source| error::io("read", directory, source);
-    let listed = match fs::read_dir(directory) {
-        Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        listed => listed.map_err(reading)?,
-    };
-    listed.map(|entry| entry.map(|entry| entry.path()).map_err(reading)).collect()
+/// The names of all keys that have a file, for those who only look.
+pub(crate) fn records(directory: &Directory) -> Result<Vec<Name>, LockError> {
+    let mut records = Vec::new();
+    for number in parts(directory)? {
+        // A part that vanished meanwhile had no files; one that is not fit for use is told of by a probe.
+        let Ok(Some(part)) = directory.part(number, false) else { continue };
+        records.extend(names(&part)?.iter().filter_map(|name| record_in(number, name)));
+    }
+    Ok(records)
+}
+
+/// The parts that there are.
+pub(crate) fn parts(directory: &Directory) -> Result<Vec<u8>, LockError> {
+    Ok(names(&directory.keys)?.iter().filter_map(|name| part_of(name)).collect())
+}
+
+/// The names of all that is in one directory of the store.
+pub(crate) fn names(folder: &Folder) -> Result<Vec<std::ffi::OsString>, LockError> {
+    folder.names().map_err(|source| error::io("read", folder.path(), source))
 }
 
 /// A place to begin among `count`: any will do, if it is not always the same.

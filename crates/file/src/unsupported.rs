@@ -44,6 +44,14 @@ impl FileStore {
     ///
     /// # Errors
     /// None.
+    pub fn damaged(&self) -> Result<Vec<LockError>, LockError> {
+        match *self {}
+    }
+
+    /// Never called: there is no store.
+    ///
+    /// # Errors
+    /// None.
     pub fn sweep(&self, _idle: Duration) -> Result<Swept, LockError> {
         match *self {}
     }

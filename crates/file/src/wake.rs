@@ -6,10 +6,8 @@
 //! Nothing but speed depends on any of this.
 
 use std::collections::{HashMap, VecDeque};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,8 +15,10 @@ use holdtight_core::Bell;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
 
-use crate::directory::{Directory, Name, flags};
-use crate::liveness;
+use crate::directory::Directory;
+use crate::folder::Folder;
+use crate::look::look_at;
+use crate::names::{Name, hex};
 use crate::record::ProcessId;
 
 /// What is written to a pipe only to have its reader look again. No key has this name: it is no digest.
@@ -27,54 +27,56 @@ const LOOK_AGAIN: Name = [0; 32];
 /// How often waiters are rung where there are no pipes.
 const WITHOUT_PIPES: Duration = Duration::from_millis(50);
 
-/// Where process `id` hears of releases, beside its liveness file.
-pub(crate) fn pipe_beside(liveness: &Path) -> PathBuf {
-    liveness.with_extension("wake")
+/// The name of the pipe by which process `id` hears of releases, beside its liveness file.
+pub(crate) fn name_of(id: &ProcessId) -> String {
+    let mut name = hex(id);
+    name.push_str(".wake");
+    name
+}
+
+/// Removes the pipe of process `id`, if it is one.
+pub(crate) fn remove(live: &Folder, id: &ProcessId) {
+    let name = name_of(id);
+    if live.look(&name).is_ok_and(|found| found.kind.is_fifo()) {
+        let _ = live.remove(&name);
+    }
 }
 
 /// Makes the pipe of process `id` and opens both its ends, so that it always has a reader and a writer.
 ///
 /// `None` where there are no pipes: then others poll.
-pub(crate) fn make_pipe(directory: &Directory, id: &ProcessId) -> Option<File> {
-    let path = pipe_beside(&liveness::path_of(directory, id));
-    make_fifo(&path).ok()?;
-    let pipe = open_pipe(&path, true).ok()?;
-    directory.open_to_group(&pipe).ok()?;
+pub(crate) fn make_pipe(live: &Folder, id: &ProcessId) -> Option<File> {
+    make_fifo(live, &name_of(id)).ok()?;
+    let pipe = open_pipe(live, id, true).ok()?;
+    live.open_to_group(&pipe).ok()?;
     Some(pipe)
 }
 
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
-fn make_fifo(path: &Path) -> io::Result<()> {
-    use rustix::fs::{CWD, Mode, mkfifoat};
-    Ok(mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR)?)
+fn make_fifo(live: &Folder, name: &str) -> io::Result<()> {
+    use rustix::fs::{Mode, mkfifoat};
+    Ok(mkfifoat(live, name, Mode::RUSR | Mode::WUSR)?)
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
-fn make_fifo(_path: &Path) -> io::Result<()> {
+fn make_fifo(_live: &Folder, _name: &str) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
 /// Opens a pipe without waiting. For writing only, it fails if there is no reader.
-fn open_pipe(path: &Path, both_ends: bool) -> io::Result<File> {
-    let pipe = OpenOptions::new()
-        .read(both_ends)
-        .write(true)
-        .custom_flags(flags(OFlags::NOFOLLOW | OFlags::NONBLOCK))
-        .open(path)?;
-    if pipe.metadata()?.file_type().is_fifo() {
-        Ok(pipe)
-    } else {
-        Err(io::ErrorKind::InvalidInput.into())
-    }
+fn open_pipe(live: &Folder, id: &ProcessId, both_ends: bool) -> io::Result<File> {
+    let ends = if both_ends { OFlags::RDWR } else { OFlags::WRONLY };
+    let pipe = live.open_as(&name_of(id), ends)?;
+    if look_at(&pipe)?.kind.is_fifo() { Ok(pipe) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
 /// Tells process `id` that the key `name` was released. `false` if nobody listens there.
 pub(crate) fn poke(directory: &Directory, id: &ProcessId, name: &Name) -> bool {
-    let path = pipe_beside(&liveness::path_of(directory, id));
+    let live = &directory.live;
     // The first opening fails if there is no reader. The second *is* a reader: without it, a waiter
     // that dies just now would have the kernel send us SIGPIPE.
-    let Ok(_reader_exists) = open_pipe(&path, false) else { return false };
-    let Ok(mut pipe) = open_pipe(&path, true) else { return false };
+    let Ok(_reader_exists) = open_pipe(live, id, false) else { return false };
+    let Ok(mut pipe) = open_pipe(live, id, true) else { return false };
     // A full pipe means that its reader has enough to do.
     let _ = pipe.write(name);
     true
@@ -82,7 +84,7 @@ pub(crate) fn poke(directory: &Directory, id: &ProcessId, name: &Name) -> bool {
 
 /// Whether somebody reads the pipe of process `id`.
 pub(crate) fn listens(directory: &Directory, id: &ProcessId) -> bool {
-    open_pipe(&pipe_beside(&liveness::path_of(directory, id)), false).is_ok()
+    open_pipe(&directory.live, id, false).is_ok()
 }
 
 /// Who waits in this process, and for what.
@@ -173,7 +175,7 @@ impl Board {
         if state.watched.contains_key(&holder) {
             return;
         }
-        match open_pipe(&pipe_beside(&liveness::path_of(directory, &holder)), false) {
+        match open_pipe(&directory.live, &holder, false) {
             Ok(pipe) => {
                 state.watched.insert(holder, Arc::new(pipe));
                 drop(state);

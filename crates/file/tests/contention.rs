@@ -7,8 +7,9 @@ mod support;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use holdtight_core::{DistributedLock, RetryPolicy};
 use support::{Worker, block_on, lock, role};
 
 const PROCESSES: usize = 50;
@@ -44,6 +45,42 @@ fn twenty_thousand_updates_by_fifty_processes_lose_none_and_fences_rise() {
     for part in ["keys", "live", "new"] {
         assert_eq!(fs::read_dir(locks.path().join(part)).unwrap().count(), 0, "{part}");
     }
+}
+
+#[test]
+fn any_number_of_waiters_is_woken_one_after_the_other_in_the_order_of_their_coming() {
+    const WAITERS: usize = 100;
+    let place = tempfile::tempdir().unwrap();
+    let served = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    block_on(async {
+        let open = || DistributedLock::builder(support::store(place.path()));
+        let held = open().build().unwrap().acquire("k").await.unwrap();
+        let mut waiters = tokio::task::JoinSet::new();
+        for waiter in 0..WAITERS {
+            // A store each, as if each were a process of its own. No timer rings: each one has to be called.
+            let lock = open().retry(RetryPolicy::fixed(Duration::from_secs(3600))).build().unwrap();
+            let served = std::sync::Arc::clone(&served);
+            waiters.spawn(async move {
+                let handle = lock.acquire("k").wait(support::PATIENCE).await.unwrap();
+                served.lock().unwrap().push(waiter);
+                handle.release().await.unwrap();
+            });
+            // It comes to the line in the step that follows its pipe, and the next one has to make a store first.
+            let end = Instant::now() + support::PATIENCE;
+            while support::waiting(place.path()) <= waiter {
+                assert!(Instant::now() < end, "waiter {waiter} is not in the line");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        held.release().await.unwrap();
+        while let Some(done) = waiters.join_next().await {
+            done.unwrap();
+        }
+    });
+    // A machine that is starved may let one come too late; most come in turn.
+    let served = served.lock().unwrap();
+    let in_turn = served.windows(2).filter(|pair| pair[0] < pair[1]).count();
+    assert!(in_turn > WAITERS * 3 / 4, "{in_turn} of {WAITERS} in turn: {served:?}");
 }
 
 #[test]

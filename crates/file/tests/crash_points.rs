@@ -218,8 +218,10 @@ async fn live(config: Config) {
     say(format!("detaching {}", LockToken::new(two.key.clone(), two.secret.clone()).expose()));
     let loose = Arc::clone(&store).detach(two.key.clone(), two.secret.clone(), TTL).await.unwrap();
     assert!(matches!(loose, Extension::Extended(_)));
-    let bound = Arc::clone(&store).resume(two.key.clone(), two.secret.clone(), TTL).await.unwrap();
-    assert!(matches!(bound, Extension::Extended(_)));
+    let resumed = TransferRequest::new(two.secret.clone(), request("two"));
+    let bound = Arc::clone(&store).transfer(resumed).await.unwrap();
+    let Transfer::Transferred(lease) = bound else { panic!("not resumed") };
+    say_fence("two", lease);
     let forced = Arc::clone(&store).force_release(both[1].key.clone(), leases[1].fence).await;
     assert_eq!(forced.unwrap(), Release::Released);
 

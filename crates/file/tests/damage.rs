@@ -6,14 +6,14 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use holdtight_core::{
-    AcquireRequest, Attempt, Backend, ErrorKind, Key, Lease, LockError, Release, Secret,
+    AcquireRequest, Attempt, Backend, ErrorKind, Key, Lease, Level, LockError, Release, Secret,
 };
 use holdtight_file::FileStore;
 use support::{block_on, store};
@@ -108,6 +108,64 @@ fn one_damaged_record_blocks_no_other_key_and_no_list() {
     assert_eq!(listed[0].key, fine.key);
     let swept = store.sweep(Duration::ZERO).unwrap();
     assert_eq!((swept.removed, swept.kept), (0, 2), "what cannot be read is kept: {swept:?}");
+}
+
+#[test]
+fn what_cannot_be_read_is_told_and_not_hidden() {
+    let place = tempfile::tempdir().unwrap();
+    let store = Arc::new(store(place.path()));
+    let probe = || block_on(Arc::clone(&store).probe()).unwrap();
+    acquire(&store, &request("held")).unwrap().unwrap();
+    let record = record_in(place.path());
+    assert!(store.damaged().unwrap().is_empty());
+    assert_eq!(probe().level(), Level::Good, "{}", probe());
+    let whole = fs::read(&record).unwrap();
+    let told = |what: &str| {
+        let damaged = store.damaged().unwrap();
+        assert_eq!(damaged.len(), 1, "{what}: {damaged:?}");
+        let text = damaged[0].to_string();
+        assert!(text.contains(record.to_str().unwrap()), "{what}: {text}");
+        let probe = probe();
+        assert_eq!(probe.level(), Level::Warning, "{what}: {probe}");
+        assert!(probe.to_string().contains(record.to_str().unwrap()), "{what}: {probe}");
+        // Whoever looks at the key is not told that it is free, where no lock can be taken.
+        let looked = block_on(Arc::clone(&store).lookup(Key::new("held").unwrap()));
+        assert!(looked.is_err(), "{what}: {looked:?}");
+    };
+    fs::write(&record, [0xEE; 4096]).unwrap();
+    told("damaged");
+    fs::remove_file(&record).unwrap();
+    fs::create_dir(&record).unwrap();
+    told("a directory");
+    fs::remove_dir(&record).unwrap();
+    assert!(Command::new("mkfifo").arg(&record).status().unwrap().success());
+    told("a pipe");
+    fs::remove_file(&record).unwrap();
+    symlink("/dev/null", &record).unwrap();
+    told("a link");
+    fs::remove_file(&record).unwrap();
+    fs::write(&record, whole).unwrap();
+    assert!(store.damaged().unwrap().is_empty());
+    // And what is not ours is named.
+    fs::write(place.path().join("live/index.html"), "hello").unwrap();
+    let text = probe().to_string();
+    assert!(text.contains("live/index.html") && text.contains("left alone"), "{text}");
+}
+
+#[test]
+fn a_probe_sees_what_was_opened_to_others_since() {
+    let place = tempfile::tempdir().unwrap();
+    let store = Arc::new(store(place.path()));
+    let probe = || block_on(Arc::clone(&store).probe()).unwrap();
+    assert_eq!(probe().level(), Level::Good, "{}", probe());
+    for part in ["", "keys", "live", "new"] {
+        let path = place.path().join(part);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+        let found = probe();
+        assert_eq!(found.level(), Level::Unsafe, "{part:?}: {found}");
+        assert!(found.to_string().contains("everybody"), "{part:?}: {found}");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+    }
 }
 
 #[test]

@@ -84,6 +84,64 @@ fn a_child_of_the_holder_does_not_keep_its_lock() {
     rustix::process::kill_process(child, Signal::KILL).unwrap();
 }
 
+/// What a forked child has of its parent: the same open files, of those by which a process shows that it lives.
+#[cfg(target_os = "linux")]
+fn as_a_forked_child_of(holder: &Worker) -> Vec<std::os::fd::OwnedFd> {
+    use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+    let pid = i32::try_from(holder.pid()).unwrap();
+    let process = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
+    let mut copies = Vec::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
+        let path = entry.unwrap().path();
+        if std::fs::read_link(&path).is_ok_and(|to| to.to_str().unwrap().contains("/live/")) {
+            let number = path.file_name().unwrap().to_str().unwrap().parse().unwrap();
+            copies.push(pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).unwrap());
+        }
+    }
+    assert_eq!(copies.len(), 2, "the lock and the pipe");
+    copies
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_forked_child_of_a_killed_holder_does_not_keep_its_lock() {
+    let place = tempfile::tempdir().unwrap();
+    let mut holder = Worker::start("hold", place.path());
+    holder.expect("held");
+    let child = as_a_forked_child_of(&holder);
+    block_on(async {
+        let lock = lock(place.path());
+        assert!(lock.try_acquire("k").await.unwrap().is_none(), "its holder lives");
+        holder.kill();
+        let started = Instant::now();
+        let handle = lock.acquire("k").wait(MINUTE).await.unwrap();
+        assert!(started.elapsed() < MINUTE / 4, "took {:?}", started.elapsed());
+        drop(handle);
+    });
+    drop(child);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn who_was_given_the_liveness_of_a_holder_keeps_its_lock_to_the_end_of_the_lease() {
+    let place = tempfile::tempdir().unwrap();
+    let mut holder = Worker::start("hold-and-share", place.path());
+    holder.expect("held");
+    let heir = as_a_forked_child_of(&holder);
+    holder.kill();
+    block_on(async {
+        let lock = lock(place.path());
+        for key in ["long", "short"] {
+            assert!(lock.try_acquire(key).await.unwrap().is_none(), "{key}: its heir lives");
+        }
+        // Nobody renews it, so it ends with its lease; and the other one with the heir.
+        drop(lock.acquire("short").wait(PATIENCE).await.unwrap());
+        assert!(lock.try_acquire("long").await.unwrap().is_none(), "its heir lives");
+        drop(heir);
+        drop(lock.acquire("long").wait(MINUTE / 4).await.unwrap());
+    });
+}
+
 #[test]
 fn a_stopped_holder_is_replaced_at_the_end_of_its_lease_and_learns_it_first_of_all() {
     let place = tempfile::tempdir().unwrap();
@@ -141,6 +199,25 @@ fn a_process_frozen_inside_a_step_blocks_its_key_with_a_reason_and_no_other() {
         assert!(text.contains(record.to_str().unwrap()), "{text}");
         assert!(!lock.is_locked("k").await.unwrap(), "looking needs no step");
         lock.acquire("another").await.unwrap().release().await.unwrap();
+        frozen.unlock().unwrap();
+        lock.acquire("k").await.unwrap().release().await.unwrap();
+    });
+}
+
+#[test]
+fn however_long_one_waits_a_frozen_step_is_told_with_its_path() {
+    let place = tempfile::tempdir().unwrap();
+    block_on(async {
+        let lock = lock(place.path());
+        drop(lock.acquire("k").await.unwrap());
+        let record = record_of(place.path());
+        let frozen = std::fs::File::open(&record).unwrap();
+        frozen.lock().unwrap();
+        for wait in [Duration::ZERO, Duration::from_secs(2)] {
+            let error = lock.acquire("k").wait(wait).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{wait:?}: {error}");
+            assert!(error.to_string().contains(record.to_str().unwrap()), "{wait:?}: {error}");
+        }
         frozen.unlock().unwrap();
         lock.acquire("k").await.unwrap().release().await.unwrap();
     });
@@ -206,6 +283,19 @@ fn worker() {
                     .spawn()
                     .unwrap();
                 say(format!("child {}", child.id()));
+                say("held");
+                hear();
+            }
+            "hold-and-share" => {
+                let config = holdtight_file::Config::new(&place);
+                let store = holdtight_file::FileStore::open(config).await.unwrap();
+                let store = std::sync::Arc::new(store);
+                for (key, ttl) in [("long", 10 * MINUTE), ("short", MINUTE / 20)] {
+                    let (key, secret) = (Key::new(key).unwrap(), Secret::generate().unwrap());
+                    let request = AcquireRequest::new(key, secret, ttl);
+                    std::sync::Arc::clone(&store).acquire(request).await.unwrap();
+                }
+                drop(store.share_liveness().unwrap());
                 say("held");
                 hear();
             }

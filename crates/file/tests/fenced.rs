@@ -6,6 +6,7 @@ mod support;
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -25,6 +26,106 @@ fn author(contents: &[u8]) -> u64 {
     let fence = fence.parse().unwrap();
     assert_eq!(contents, text(fence), "a part of what was written");
     fence
+}
+
+/// All that is in a directory.
+fn names(place: &Path) -> Vec<String> {
+    let entries = fs::read_dir(place).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn files_with_like_names_are_left_alone() {
+    let place = tempfile::tempdir().unwrap();
+    let others = ["report.new", ".report.new", "report.tmp", ".fence-new-", "report~"];
+    for name in others {
+        fs::write(place.path().join(name), "mine").unwrap();
+    }
+    let file = FencedFile::new(place.path().join("report")).unwrap();
+    let beside = FencedFile::new(place.path().join("report.new")).unwrap();
+    for fence in 1..4 {
+        file.replace(Fence::new(fence), "contents").unwrap();
+        for name in others.iter().filter(|name| fence == 1 || **name != "report.new") {
+            assert_eq!(fs::read(place.path().join(name)).unwrap(), b"mine", "{name}");
+        }
+        beside.replace(Fence::new(fence), "beside").unwrap();
+        assert_eq!(beside.read().unwrap().unwrap(), b"beside");
+    }
+    assert_eq!(file.read().unwrap().unwrap(), b"contents");
+}
+
+#[test]
+fn names_that_end_as_the_files_beside_do_are_refused() {
+    let place = tempfile::tempdir().unwrap();
+    for name in ["z.fence", ".fence", ".fence-new-0123456789abcdef0123456789abcdef"] {
+        let error = FencedFile::new(place.path().join(name)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+        assert!(error.to_string().contains(name), "{error}");
+    }
+}
+
+#[test]
+fn a_foreign_file_in_the_place_of_the_fence_is_refused_and_stays() {
+    let place = tempfile::tempdir().unwrap();
+    let (path, side) = (place.path().join("conf"), place.path().join("conf.fence"));
+    fs::write(&path, "before").unwrap();
+    fs::write(&side, "posts = 12\nwire = true\n".repeat(400)).unwrap();
+    let whole = fs::read(&side).unwrap();
+    let file = FencedFile::new(&path).unwrap();
+    for error in [
+        file.replace(Fence::new(1), "after").unwrap_err(),
+        file.read_as(Fence::new(1)).unwrap_err(),
+        file.fence().unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("conf.fence") && text.contains("not holdtight's"), "{text}");
+        assert!(!text.contains("remove"), "{text}");
+    }
+    assert_eq!(fs::read(&side).unwrap(), whole);
+    assert_eq!(file.read().unwrap().unwrap(), b"before");
+    fs::remove_file(&side).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&side).status().unwrap().success());
+    let error = file.replace(Fence::new(1), "after").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+}
+
+#[test]
+fn a_fence_recorded_by_an_earlier_version_is_read_and_kept() {
+    // Magic, checksum, version, length, number; twice in a page, without a payload.
+    let mut copy = b"HTfc\0\0\0\0\x01\0\0\0\x07\0\0\0\0\0\0\0".to_vec();
+    copy[4..8].copy_from_slice(&0xEAB5_8319_u32.to_le_bytes());
+    let mut page = copy.clone();
+    page.resize(2048, 0);
+    page.extend(&copy);
+    let place = tempfile::tempdir().unwrap();
+    fs::write(place.path().join("file"), "seven").unwrap();
+    fs::write(place.path().join("file.fence"), page).unwrap();
+    let file = FencedFile::new(place.path().join("file")).unwrap();
+    assert_eq!(file.fence().unwrap(), Some(Fence::new(7)));
+    assert_eq!(file.replace(Fence::new(6), "late").unwrap_err().kind(), ErrorKind::NotHeld);
+    file.replace(Fence::new(7), "again").unwrap();
+    file.replace(Fence::new(8), "eight").unwrap();
+    assert_eq!(file.replace(Fence::new(7), "late").unwrap_err().kind(), ErrorKind::NotHeld);
+}
+
+#[test]
+fn a_writer_may_be_willing_to_wait_for_ever() {
+    let place = tempfile::tempdir().unwrap();
+    let file = FencedFile::new(place.path().join("file")).unwrap().wait(Duration::MAX);
+    file.replace(Fence::new(1), "written").unwrap();
+    let other = File::open(place.path().join("file.fence")).unwrap();
+    other.lock().unwrap();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| file.replace(Fence::new(2), "after a while"));
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!writer.is_finished());
+        other.unlock().unwrap();
+        writer.join().unwrap().unwrap();
+    });
 }
 
 #[test]
@@ -51,9 +152,7 @@ fn the_late_write_of_a_holder_that_lost_its_lock_is_refused() {
         report.replace(next.fence(), "third").unwrap();
         next.release().await.unwrap();
     });
-    let mut left: Vec<_> =
-        fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    left.sort();
+    let left = names(place.path());
     assert_eq!(left, ["locks", "report", "report.fence"], "nothing unfinished stays");
 }
 
@@ -134,7 +233,7 @@ fn a_writer_killed_at_any_moment_leaves_a_whole_file_and_a_fence_that_is_not_old
         }
         file.replace(Fence::new(9), text(9)).unwrap();
         assert_eq!(author(&file.read().unwrap().unwrap()), 9);
-        assert!(!place.path().join("file.new").exists(), "crash point {crash_at}");
+        assert_eq!(names(place.path()), ["file", "file.fence"], "crash point {crash_at}");
         worker.status
     });
 }
@@ -174,7 +273,7 @@ fn a_damaged_fence_is_an_error_and_never_a_permission() {
     file.replace(Fence::new(7), "kept").unwrap();
     let side = place.path().join("file.fence");
     let whole = fs::read(&side).unwrap();
-    for damaged in [b"7\n".to_vec(), whole[..10].to_vec(), vec![0; whole.len()]] {
+    for damaged in [whole[..3].to_vec(), whole[..10].to_vec(), vec![0; whole.len()]] {
         fs::write(&side, damaged).unwrap();
         let error = file.replace(Fence::new(8), "lost").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Internal);

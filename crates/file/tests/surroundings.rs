@@ -17,7 +17,7 @@ use holdtight_core::{
     Level, LockError, Release, Secret,
 };
 use holdtight_file::{Config, FileStore};
-use support::{Worker, block_on, hear, is_root, role, say, store};
+use support::{ForOthers, Worker, block_on, hear, is_root, role, say, store};
 
 fn refusal(place: &Path) -> LockError {
     FileStore::open_blocking(Config::new(place)).unwrap_err()
@@ -133,9 +133,10 @@ fn a_directory_that_is_made_anew_is_not_mistaken_for_the_one_whose_files_are_ope
     let next = Arc::new(support::store(&locks));
     let held = request("k");
     acquire(&next, &held).unwrap().unwrap();
-    assert!(acquire(&store, &request("k")).unwrap().is_none(), "granted by a file of the old one");
-    let error = acquire(&store, &request("new")).unwrap_err();
-    assert!(error.to_string().contains("was replaced while in use"), "{error}");
+    for key in ["k", "new"] {
+        let error = acquire(&store, &request(key)).expect_err("granted by a file of the old one");
+        assert!(error.to_string().contains("was replaced while in use"), "{error}");
+    }
     assert!(matches!(extend(&next, &held).unwrap(), Extension::Extended(_)));
 }
 
@@ -174,7 +175,7 @@ fn a_disk_without_inodes_grants_nothing_new_and_keeps_what_is_held() {
 }
 
 #[test]
-fn a_read_only_disk_is_refused_with_the_reason() {
+fn on_a_read_only_disk_one_can_look_and_take_no_lock() {
     on_small_disk("read-only disk", "size=512k");
 }
 
@@ -184,37 +185,13 @@ fn users_of_a_group_share_a_directory_that_root_made_for_them() {
         return;
     }
     let parent = tempfile::tempdir().unwrap();
-    fs::set_permissions(parent.path(), Permissions::from_mode(0o755)).unwrap();
+    let others = ForOthers::in_place(parent.path());
     let place = parent.path().join("shared");
     fs::create_dir(&place).unwrap();
     std::os::unix::fs::chown(&place, Some(0), Some(54_000)).unwrap();
     fs::set_permissions(&place, Permissions::from_mode(0o2770)).unwrap();
-    // Programs under a home directory cannot be run by others, so a copy is.
-    let program = parent.path().join("program");
-    // By another process: a child that a test beside this one forks meanwhile would keep our copy open for writing.
-    let copied = std::process::Command::new("cp")
-        .arg(std::env::current_exe().unwrap())
-        .arg(&program)
-        .status();
-    assert!(copied.unwrap().success());
-    let program = program.to_str().unwrap();
-    let shell = "shift; exec \"$P\" \"$@\"";
-    let member = |user: &'static str| {
-        let wrapper = [
-            "setpriv",
-            "--reuid",
-            user,
-            "--regid",
-            user,
-            "--groups",
-            "54000",
-            "sh",
-            "-c",
-            &format!("umask 077; set -- \"$0\" \"$@\"; {shell}"),
-        ];
-        Worker::start_under(&wrapper, "member", &place, &[("P", program)])
-    };
-    let (mut ann, mut bob) = (member("54001"), member("54002"));
+    let member = |user| others.start(user, Some(54_000), "member", &place, &[]);
+    let (mut ann, mut bob) = (member(54_001), member(54_002));
     ann.expect("open");
     bob.expect("open");
     ann.tell("acquire");
@@ -226,18 +203,7 @@ fn users_of_a_group_share_a_directory_that_root_made_for_them() {
     bob.expect("granted");
     drop(bob);
     // Who is not in the group is kept out.
-    let wrapper = [
-        "setpriv",
-        "--reuid",
-        "54003",
-        "--regid",
-        "54003",
-        "--clear-groups",
-        "sh",
-        "-c",
-        &format!("set -- \"$0\" \"$@\"; {shell}"),
-    ];
-    let mut stranger = Worker::start_under(&wrapper, "stranger", &place, &[("P", program)]);
+    let mut stranger = others.start(54_003, None, "stranger", &place, &[]);
     stranger.expect("access denied");
     let probe = block_on(Arc::new(store(&place)).probe()).unwrap();
     assert_eq!(probe.level(), Level::Warning, "{probe}");
@@ -346,7 +312,8 @@ fn full_disk(place: &Path) {
     say("as it should be");
 }
 
-/// A container that sees the directory read-only can take no lock, and cannot be led to believe it did.
+/// A container that sees the directory read-only can take no lock, and cannot be led to believe it did. But a monitor
+/// in it sees who holds what.
 fn read_only_disk(place: &Path) {
     let (locks, view) = (place.join("locks"), place.join("view"));
     let store = Arc::new(store(&locks));
@@ -355,9 +322,25 @@ fn read_only_disk(place: &Path) {
     fs::create_dir(&view).unwrap();
     mount(&[OsStr::new("--bind"), locks.as_ref(), view.as_ref()]);
     mount(&[OsStr::new("-o"), OsStr::new("remount,bind,ro"), view.as_ref()]);
-    let error = refusal(&view);
+    let monitor = Arc::new(support::store(&view));
+    let seen = block_on(Arc::clone(&monitor).lookup(held.key.clone())).unwrap().unwrap();
+    assert_eq!(
+        seen.fence,
+        block_on(Arc::clone(&store).lookup(held.key.clone())).unwrap().unwrap().fence
+    );
+    assert_eq!(block_on(Arc::clone(&monitor).lookup(Key::new("free").unwrap())).unwrap(), None);
+    assert_eq!(block_on(Arc::clone(&monitor).list(String::new(), 10)).unwrap().len(), 1);
+    let probe = block_on(Arc::clone(&monitor).probe()).unwrap();
+    assert_eq!(probe.level(), Level::Warning, "{probe}");
+    assert!(probe.to_string().contains("only look"), "{probe}");
+    assert!(!monitor.sweep(Duration::ZERO).unwrap().complete);
+    for key in ["held", "free"] {
+        let error = acquire(&monitor, &request(key)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AuthFailed, "{error}");
+        assert!(error.to_string().contains("read-only"), "{error}");
+    }
+    let error = release(&monitor, &held).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AuthFailed, "{error}");
-    assert!(error.to_string().contains("read-only"), "{error}");
     let error = refusal(&view.join("below"));
     assert_eq!(error.kind(), ErrorKind::AuthFailed, "{error}");
     assert_eq!(release(&store, &held).unwrap(), Release::Released);

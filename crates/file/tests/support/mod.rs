@@ -203,6 +203,54 @@ pub(crate) fn lock(directory: &Path) -> DistributedLock {
     DistributedLock::builder(store(directory)).build().unwrap()
 }
 
+/// How many processes have a pipe in the store, apart from the first one that holds the lock.
+pub(crate) fn waiting(place: &Path) -> usize {
+    let live = std::fs::read_dir(place.join("live")).unwrap();
+    let pipe = |path: PathBuf| path.extension().is_some_and(|extension| extension == "wake");
+    live.filter(|entry| pipe(entry.as_ref().unwrap().path())).count() - 1
+}
+
+/// A copy of this program that other users may run: theirs is no way into the directory that it was built in.
+#[derive(Debug)]
+pub(crate) struct ForOthers {
+    pub(crate) program: PathBuf,
+}
+
+impl ForOthers {
+    /// Puts the copy into `place`, and opens that to everybody.
+    pub(crate) fn in_place(place: &Path) -> Self {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(place, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let program = place.join("program");
+        // By another process: a child that a test beside this one forks meanwhile would keep our copy open for writing.
+        let copied =
+            Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status();
+        assert!(copied.unwrap().success());
+        Self { program }
+    }
+
+    /// Starts a worker as the user `user`, a member of `group` if there is one.
+    pub(crate) fn start(
+        &self,
+        user: u32,
+        group: Option<u32>,
+        role: &str,
+        directory: &Path,
+        environment: &[(&str, &str)],
+    ) -> Worker {
+        let (user, group) = (user.to_string(), group.map(|group| group.to_string()));
+        let mut wrapper = vec!["setpriv", "--reuid", &user, "--regid", &user];
+        match &group {
+            Some(group) => wrapper.extend(["--groups", group]),
+            None => wrapper.push("--clear-groups"),
+        }
+        wrapper.extend(["sh", "-c", "umask 077; exec \"$PROGRAM\" \"$@\""]);
+        let mut environment = environment.to_vec();
+        environment.push(("PROGRAM", self.program.to_str().unwrap()));
+        Worker::start_under(&wrapper, role, directory, &environment)
+    }
+}
+
 /// Whether this machine lets us do what `why` needs; says so if not.
 pub(crate) fn is_root(why: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
