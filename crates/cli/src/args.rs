@@ -32,17 +32,19 @@ pub(crate) struct Cli {
 }
 
 const EXAMPLES: &str =
-    "Stores: file: (the default, in your state directory), file:/directory, redis://host,
-postgres://host/database, memory:. A URL with a password belongs into HOLDTIGHT_STORE or
-holdtight.toml: a command line can be read by everybody on this machine.
+    "Stores: file: (the default: ~/.local/state/holdtight), file:/directory, redis://host (rediss://,
+redis+sentinel://, redis+cluster://), postgres://host/database, etcd://a,b,c, memcached://host,
+firestore://project, memory:. A URL with a password belongs into HOLDTIGHT_STORE or holdtight.toml:
+a command line can be read by everybody on this machine.
 
 Examples:
   holdtight run backup -- ./backup.sh         hold `backup` while the script runs
   holdtight run -n report -- ./report.sh      give up at once if somebody else runs it
   holdtight status backup                     who holds it?
+  eval \"$(holdtight hold backup || echo exit 1)\"    hold it for the rest of a script
 
-Exit codes: the command's own, 128+signal; 75 busy or timed out, 74 lost, 69 store unreachable,
-64 usage, 65 bad key or token, 126 and 127 as shells do.";
+Exit codes: the command's own, 128+signal; 75 busy or timed out, 74 lost, 73 written by a later
+holder, 69 store unreachable, 64 usage, 65 bad key or token, 126 and 127 as shells do.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -54,7 +56,13 @@ pub(crate) enum Command {
     /// Give the holder of a token more time
     #[command(after_help = EXTEND_EXAMPLES)]
     Extend(ExtendArgs),
-    /// Give back what `acquire` took
+    /// Hold a key for the rest of a shell script
+    #[command(after_help = HOLD_EXAMPLES)]
+    Hold(HoldArgs),
+    /// Say whether what this works under is still held: exit 0, or 74 if not
+    #[command(after_help = CHECK_EXAMPLES)]
+    Check(CheckArgs),
+    /// Give back what `acquire` or `hold` took
     #[command(after_help = RELEASE_EXAMPLES)]
     Release(ReleaseArgs),
     /// Say who holds a key: exit 0 if somebody does, 1 if it is free
@@ -69,6 +77,12 @@ pub(crate) enum Command {
     /// Free a key whose holder is surely gone
     #[command(after_help = FORCE_EXAMPLES)]
     ForceRelease(ForceReleaseArgs),
+    /// Replace a file by standard input, unless a later holder did
+    #[command(after_help = FENCED_WRITE_EXAMPLES)]
+    FencedWrite(FencedArgs),
+    /// Say whether a later holder wrote a file: exit 0 if not, 73 if so
+    #[command(after_help = FENCED_CHECK_EXAMPLES)]
+    FencedCheck(FencedArgs),
     /// Say what the store really guarantees: exit 1 if it is unsafe for locks
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor,
@@ -153,14 +167,63 @@ Examples:
 pub(crate) struct ReleaseArgs {
     #[command(flatten)]
     pub(crate) token: TokenArgs,
+
+    /// Give back this key, which `hold` took
+    #[arg(long, value_name = "KEY", conflicts_with = "source")]
+    pub(crate) hold: Option<String>,
 }
+
+#[derive(Args, Debug)]
+pub(crate) struct HoldArgs {
+    /// The key
+    pub(crate) key: String,
+
+    #[command(flatten)]
+    pub(crate) patience: Patience,
+
+    /// How long the lock outlives a holder that nobody hears from [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
+    pub(crate) ttl: Option<Duration>,
+
+    /// Why, for whoever finds the key held
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+}
+
+const HOLD_EXAMPLES: &str = "It prints code for the shell, so it stands in eval, in this form and no other. The lock is held
+until the shell and all that it started have ended, however they end, or until `holdtight release`.
+If the key stays busy, or anything else goes wrong, the script ends there with our exit code, and
+with `|| echo exit 1` also if holdtight cannot be found. If the lock is lost, the shell and all
+that it started get TERM and then KILL, before anybody else can get the lock.
+
+Examples:
+  eval \"$(holdtight hold backup || echo exit 1)\"
+  eval \"$(holdtight hold -w 10m deploy || echo exit 1)\"
+  (eval \"$(holdtight hold step-2 || echo exit 1)\"; ./step-2)        for a part of a script
+  holdtight check || exit                                            still held?
+  holdtight release                                                  let go before the end";
+
+#[derive(Args, Debug)]
+pub(crate) struct CheckArgs {
+    /// Only this key [default: all that this process works under]
+    pub(crate) key: Option<String>,
+}
+
+const CHECK_EXAMPLES: &str = "It asks the store whether the fences in HOLDTIGHT_HOLD, HOLDTIGHT_FENCE and HOLDTIGHT_FENCES are
+still those of the holder. The answer may be old when it arrives: what must not be written too late
+is written with `fenced-write`.
+
+Examples:
+  holdtight check || exit
+  holdtight check backup --json";
 
 const RELEASE_EXAMPLES: &str =
     "Exit 74 means that the lock was lost before: somebody else may have worked at the same time.
 
 Examples:
   holdtight release                           the token is in HOLDTIGHT_TOKEN
-  holdtight release - < token.txt             the token comes from standard input";
+  holdtight release - < token.txt             the token comes from standard input
+  holdtight release --hold backup             what `hold` took in this script";
 
 /// Where the token is: never on the command line itself.
 #[derive(Args, Debug)]
@@ -221,6 +284,33 @@ else holds it by now.
 Examples:
   holdtight status deploy
   holdtight force-release deploy --fence 1790000000000000";
+
+#[derive(Args, Debug)]
+pub(crate) struct FencedArgs {
+    /// The file; its fence is kept beside it, in FILE.fence
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+
+    /// The fence of this holder [default: `$HOLDTIGHT_FENCE`]
+    #[arg(long, value_name = "N")]
+    pub(crate) fence: Option<String>,
+}
+
+const FENCED_WRITE_EXAMPLES: &str = "The file is replaced as a whole when all of standard input is read: readers see the old contents
+or the new ones. Exit 73: a later holder was here already, and nothing was changed; stop, and take
+the lock again. All who write the file write it so, and one key protects one file. Of a program that
+fails half-way this gets half: let it write elsewhere first, as in the first example.
+
+Examples:
+  holdtight run report -- sh -c './make > new && holdtight fenced-write report.json < new'
+  ./make | holdtight fenced-write --fence \"$HOLDTIGHT_FENCE\" report.json";
+
+const FENCED_CHECK_EXAMPLES: &str = "It only looks. A check that is made before a write, and not with it, leaves a gap between the two:
+write with `fenced-write`.
+
+Examples:
+  holdtight fenced-check report.json || exit
+  holdtight fenced-check report.json --json";
 
 const DOCTOR_EXAMPLES: &str = "Examples:
   holdtight doctor

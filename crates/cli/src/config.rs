@@ -20,8 +20,12 @@ const FILE_NAME: &str = "holdtight/holdtight.toml";
 /// More than any sensible file.
 const MOST_BYTES: u64 = 64 * 1024;
 
-/// The store if nobody names one.
-const DEFAULT_STORE: &str = "file:";
+/// The store of this user, whoever names it and if nobody does.
+const USER_STORE: &str = "file:";
+
+/// Where that is, below the home directory: the same for a shell, for cron and for a unit of one user, whose
+/// environments differ in everything but `HOME`.
+const USER_DIRECTORY: &str = ".local/state/holdtight";
 
 /// The names of all settings, as they stand in a file.
 const NAMES: [&str; 4] = ["store", "ttl", "wait", "kill_after"];
@@ -107,7 +111,7 @@ impl Settings {
         let store = match store_flag {
             Some(flag) => Setting { value: flag.to_owned(), origin: Origin::Flag },
             None => find("store", "HOLDTIGHT_STORE")?.unwrap_or_else(|| Setting {
-                value: DEFAULT_STORE.to_owned(),
+                value: USER_STORE.to_owned(),
                 origin: Origin::Default,
             }),
         };
@@ -115,8 +119,10 @@ impl Settings {
             find(name, variable)?.map(|text| text.parse(name, duration::parse)).transpose()
         };
         Ok(Self {
-            store: store
-                .parse("store", |text| StoreUrl::new(text).map_err(|error| error.to_string()))?,
+            store: store.parse("store", |text| {
+                let text = with_directory(text, around)?;
+                StoreUrl::new(text.as_str()).map_err(|error| error.to_string())
+            })?,
             ttl: span("ttl", "HOLDTIGHT_TTL")?,
             wait: span("wait", "HOLDTIGHT_WAIT")?,
             kill_after: span("kill_after", "HOLDTIGHT_KILL_AFTER")?,
@@ -170,6 +176,42 @@ impl fmt::Display for Origin {
             Self::Default => f.write_str("default"),
         }
     }
+}
+
+/// The URL of a store, with the directory if it is the store of this user.
+fn with_directory(url: &str, around: &dyn Surroundings) -> Result<String, String> {
+    let (path, query) =
+        url.split_once('?').map_or((url, None), |(path, query)| (path, Some(query)));
+    if !path.eq_ignore_ascii_case(USER_STORE) {
+        return Ok(url.to_owned());
+    }
+    let home = around.variable("HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = home.ok_or(
+        "no directory for locks: HOME is not set to an absolute path; set it, or name a store, as in \
+         file:/var/lib/locks",
+    )?;
+    let directory = home.join(USER_DIRECTORY);
+    let directory =
+        directory.to_str().ok_or("HOME is not UTF-8; name a store, as in file:/var/lib/locks")?;
+    let mut encoded = String::from("file:");
+    for character in directory.chars() {
+        match character {
+            '%' => encoded.push_str("%25"),
+            '?' => encoded.push_str("%3F"),
+            '#' => encoded.push_str("%23"),
+            plain => encoded.push(plain),
+        }
+    }
+    Ok(query.map_or_else(|| encoded.clone(), |query| format!("{encoded}?{query}")))
+}
+
+/// The store of this user where `XDG_STATE_HOME` says, if there is one: earlier versions kept locks there.
+pub(crate) fn store_elsewhere(around: &dyn Surroundings) -> Option<PathBuf> {
+    let absolute =
+        |name| around.variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let elsewhere = absolute("XDG_STATE_HOME")?.join("holdtight");
+    let here = absolute("HOME").map(|home| home.join(USER_DIRECTORY));
+    (here.as_ref() != Some(&elsewhere) && elsewhere.join("store").exists()).then_some(elsewhere)
 }
 
 /// The files that are read, the one that counts more first.
@@ -252,12 +294,19 @@ mod tests {
 
     #[test]
     fn the_flag_wins_over_the_environment_which_wins_over_the_default() {
-        let mut fake = Fake(HashMap::from([("XDG_CONFIG_DIRS", "/nonexistent".into())]));
+        let mut fake = Fake(HashMap::from([
+            ("XDG_CONFIG_DIRS", "/nonexistent".into()),
+            ("HOME", "/home/a#b".into()),
+        ]));
         let store = |flag, fake: &Fake| {
             let store = Settings::load(flag, fake).unwrap().store;
             (store.value.expose().to_owned(), store.origin)
         };
-        assert_eq!(store(None, &fake), ("file:".into(), Origin::Default));
+        let here = "file:/home/a%23b/.local/state/holdtight";
+        assert_eq!(store(None, &fake), (here.into(), Origin::Default));
+        fake.0.insert("XDG_STATE_HOME", "/elsewhere".into());
+        assert_eq!(store(None, &fake), (here.into(), Origin::Default), "cron has no such variable");
+        assert_eq!(store(Some("file:?sync=1"), &fake).0, format!("{here}?sync=1"));
         fake.0.insert("HOLDTIGHT_STORE", "memory:e".into());
         let environment = Origin::Environment("HOLDTIGHT_STORE");
         assert_eq!(store(None, &fake), ("memory:e".into(), environment));

@@ -19,7 +19,19 @@ pub(crate) fn report(error: &LockError, exit: u8, json: bool) {
     }
 }
 
+/// What [`report`] would say of a lock in the store `place`, as lines for somebody else to print.
+pub(crate) fn told(error: &LockError, exit: u8, json: bool, place: &str) -> String {
+    let conflict = Conflict { place: Some(place.to_owned()), ..Conflict::of(error, exit) };
+    if json {
+        serde_json::to_string(&conflict.json()).unwrap_or_default()
+    } else {
+        format!("holdtight: {}", conflict.text().trim_end())
+    }
+}
+
 struct Conflict {
+    /// The store and who chose it.
+    place: Option<String>,
     key: String,
     facts: Option<Facts>,
     waited: Option<String>,
@@ -40,6 +52,7 @@ impl Conflict {
     fn of(error: &LockError, exit: u8) -> Self {
         let waited = error.elapsed().filter(|_| error.attempts() != Some(1));
         Self {
+            place: None,
             key: error.key().map(|key| key.as_str().to_owned()).unwrap_or_default(),
             facts: error.holder().map(Facts::from),
             waited: waited.map(|waited| Span(waited).to_string()),
@@ -68,6 +81,17 @@ impl Conflict {
             return text;
         };
         let _ = write!(text, ". Lock info:\n{facts}");
+        if let Some(place) = &self.place {
+            let _ = writeln!(text, "  {:<9}{place}", "Store:");
+        }
+        if let Some(until) = facts.kept_until() {
+            let _ = write!(text, "It is kept until {until}, also when its holder has ended");
+            return text;
+        }
+        if facts.is_around_us() {
+            text.push_str("Its holder is the run around this one: it cannot get the key before that has ended");
+            return text;
+        }
         text.push_str("If its holder is surely gone: ");
         let _ = match facts.fence {
             Some(fence) => {

@@ -23,6 +23,8 @@ pub(crate) const DATA: u8 = 65;
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// A bug.
 pub(crate) const SOFTWARE: u8 = 70;
+/// A later holder was here already: what this one wanted to write was refused.
+pub(crate) const TOO_LATE: u8 = 73;
 /// The lock was lost: it is not, or no longer, held under this token.
 pub(crate) const LOST: u8 = 74;
 /// The lock is busy, or waiting for it took too long.

@@ -3,11 +3,12 @@
 //! The same facts in the same order wherever they appear: conflicts, `status`, `ls`.
 
 use std::fmt;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use holdtight::{Fence, Holder, LockInfo, Owner};
+use holdtight::{Fence, Holder, LockError, LockInfo, Owner};
 use serde::Serialize;
 
+use crate::duration;
 use crate::output::{Span, clean, local, now, rfc3339};
 
 /// Who holds a key, since when, and until when.
@@ -80,6 +81,18 @@ impl Facts {
         }
     }
 
+    /// Until when a run with `--keep-for` keeps it, if that is so and still to come.
+    pub(crate) fn kept_until(&self) -> Option<String> {
+        let (_, time) = self.owner.reason.as_deref()?.rsplit_once(KEPT)?;
+        let until = self.since?.checked_add(duration::parse(time).ok()?)?;
+        (until > self.now).then(|| local(until))
+    }
+
+    /// Whether the holder is a run that this process is a part of.
+    pub(crate) fn is_around_us(&self) -> bool {
+        self.fence.is_some_and(|fence| is_around_us(&self.key, fence))
+    }
+
     /// How long it has been held, for a column of a table.
     pub(crate) fn age(&self) -> String {
         self.since.map_or_else(|| "?".to_owned(), |since| span_between(since, self.now))
@@ -89,6 +102,27 @@ impl Facts {
     pub(crate) fn left(&self) -> String {
         self.expires.map_or_else(|| "never".to_owned(), |end| span_between(self.now, end))
     }
+}
+
+/// The reason of a holder that keeps its key for so long after it got it.
+pub(crate) fn kept(reason: Option<&str>, time: Duration) -> String {
+    let gap = if reason.is_some() { "; " } else { "" };
+    // Cut here rather than at its end by the store, which would cut off the time.
+    let reason: String = reason.unwrap_or_default().chars().take(MOST_REASON).collect();
+    format!("{reason}{gap}{KEPT}{}", duration::text(time))
+}
+
+/// Few enough that the time still fits into what stores keep, whatever the characters.
+const MOST_REASON: usize = 25;
+
+const KEPT: &str = "kept for ";
+
+/// Whether this process runs under `key` with `fence`, as the environment says.
+pub(crate) fn is_around_us(key: &str, fence: Fence) -> bool {
+    let variable = |name: &str| std::env::var(name).unwrap_or_default();
+    let fence = fence.to_string();
+    let one = variable("HOLDTIGHT_KEY") == key && variable("HOLDTIGHT_FENCE") == fence;
+    one || variable("HOLDTIGHT_FENCES").lines().any(|line| line == format!("{fence} {key}"))
 }
 
 fn span_between(from: SystemTime, to: SystemTime) -> String {
@@ -134,10 +168,22 @@ impl<'a> Free<'a> {
     }
 }
 
+/// A record that cannot be read, for programs: whose it is and whether it is held, nobody knows.
+#[derive(Debug, Serialize)]
+pub(crate) struct Unreadable {
+    key: Option<String>,
+    held: Option<bool>,
+    damaged: String,
+}
+
+impl Unreadable {
+    pub(crate) fn new(damaged: &LockError) -> Self {
+        Self { key: None, held: None, damaged: damaged.to_string() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use holdtight::Key;
 
     use super::*;
@@ -175,6 +221,20 @@ mod tests {
         let json = serde_json::to_value(facts.record()).unwrap();
         assert_eq!(json["expires_at"], serde_json::Value::Null);
         assert_eq!(json["fence"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn a_key_that_is_kept_says_until_when_as_long_as_that_is_to_come() {
+        let kept = |time| {
+            let mut holder = holder();
+            holder.owner =
+                holder.owner.with_reason(kept(Some("report"), Duration::from_secs(time)));
+            Facts::from(&holder)
+        };
+        assert!(kept(300).kept_until().is_some());
+        assert!(kept(300).to_string().contains("report; kept for 5m\n"));
+        assert!(kept(60).kept_until().is_none(), "its holder runs for longer");
+        assert!(Facts::from(&holder()).kept_until().is_none());
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod config;
 mod conflict;
+mod context;
 #[cfg(unix)]
 mod disposition;
 mod duration;
@@ -11,17 +12,41 @@ mod exit;
 mod facts;
 mod interrupt;
 mod output;
+mod owner;
 mod run;
+#[cfg(target_os = "linux")]
+mod script;
 mod store;
 mod token;
 mod waiting;
 
 use std::process::ExitCode;
 
+use run::Role;
+
+/// A process that was started by another one of ours is told apart before anything else: it has to be quick.
 fn main() -> ExitCode {
-    if let Some(code) = run::other_self() {
-        return ExitCode::from(code);
-    }
-    let args: Vec<_> = std::env::args_os().collect();
-    ExitCode::from(commands::main(&args))
+    let mut arguments = std::env::args_os();
+    let program = arguments.next();
+    let mut rest = arguments.peekable();
+    let first = rest.peek().and_then(|first| first.to_str()).map(str::to_owned);
+    let code = match first.as_deref() {
+        Some(run::GUARDIAN) => {
+            let line: Vec<_> = program.into_iter().chain(rest.skip(2)).collect();
+            commands::main(&line, Role::Guardian)
+        }
+        Some(run::LAUNCH) => run::launch(rest.skip(1)),
+        #[cfg(target_os = "linux")]
+        Some(script::KEEP) => script::keep(rest.skip(1)),
+        #[cfg(target_os = "linux")]
+        Some(script::KEEPER) => {
+            let run = |line: &[_]| commands::main(line, Role::Wrapper);
+            script::keeper(program.unwrap_or_default(), rest.skip(1), run)
+        }
+        _ => {
+            let line: Vec<_> = program.into_iter().chain(rest).collect();
+            commands::main(&line, Role::Wrapper)
+        }
+    };
+    ExitCode::from(code)
 }

@@ -37,12 +37,38 @@ pub(crate) fn complain(message: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "holdtight: {message}");
 }
 
+/// What [`note`] would say, as a line for somebody else to print.
+pub(crate) fn line(json: bool, kind: &str, message: impl fmt::Display) -> String {
+    if json {
+        serde_json::json!({ kind: message.to_string() }).to_string()
+    } else {
+        format!("holdtight: {message}")
+    }
+}
+
+/// Prints a finished line on standard error.
+pub(crate) fn print_line(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
 /// Says something that is no failure on standard error: a sentence, or one line of JSON with `kind` as its name.
 pub(crate) fn note(json: bool, kind: &str, message: impl fmt::Display) {
     if json {
         complain_json(&serde_json::json!({ kind: message.to_string() }));
     } else {
         complain(message);
+    }
+}
+
+/// The same, if it can be written without waiting for a reader: for those who hold a lock.
+#[cfg(unix)]
+pub(crate) fn note_if_heard(json: bool, kind: &str, message: impl fmt::Display) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let stderr = io::stderr();
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let ready = poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], Some(&at_once));
+    if matches!(ready, Ok(1..)) {
+        note(json, kind, message);
     }
 }
 

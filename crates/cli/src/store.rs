@@ -1,8 +1,10 @@
 //! The store that this call works on: chosen by the settings, and connected to.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use holdtight::{Builder, ByUrl, DistributedLock, Key, KeyForm};
+use holdtight::{Builder, ByUrl, DistributedLock, Key, KeyForm, LockError, StoreUrl};
+use holdtight_file::{Config, FileStore};
 
 use crate::config::{Origin, Setting, Settings};
 use crate::exit::Failure;
@@ -19,6 +21,23 @@ pub(crate) fn warn_of_emulator(settings: &Settings, json: bool) {
         output::warn(
             json,
             format_args!("{EMULATOR} is set: locks are kept in an emulator, not in Firestore"),
+        );
+    }
+}
+
+/// Says that the store of this user is not where an earlier version kept it.
+pub(crate) fn warn_of_old_place(settings: &Settings, json: bool) {
+    if settings.store.origin != Origin::Default {
+        return;
+    }
+    if let Some(old) = crate::config::store_elsewhere(&crate::config::ThisProcess) {
+        let (old, now) = (old.display(), &settings.store.value);
+        output::warn(
+            json,
+            format_args!(
+                "there is a store in {old}, and locks are kept in {now}: XDG_STATE_HOME is not read, because cron \
+                 does not have it; remove that directory, or name it: HOLDTIGHT_STORE=file:{old}"
+            ),
         );
     }
 }
@@ -67,6 +86,11 @@ pub(crate) fn check_keys<'a>(keys: impl IntoIterator<Item = &'a String>) -> Resu
     Ok(())
 }
 
+/// The chosen store and who chose it, for people.
+pub(crate) fn place(settings: &Settings) -> String {
+    format!("{} (from {})", settings.store.value, settings.store.origin)
+}
+
 /// Starts to build locks on the chosen store.
 pub(crate) fn builder(settings: &Settings) -> Builder<ByUrl> {
     DistributedLock::builder(settings.store.value.clone())
@@ -75,6 +99,14 @@ pub(crate) fn builder(settings: &Settings) -> Builder<ByUrl> {
 /// Locks on the chosen store.
 pub(crate) async fn connect(settings: &Settings) -> Result<DistributedLock, Failure> {
     Ok(builder(settings).connect().await?)
+}
+
+/// The store itself, if it is one of files: it knows more than can be asked of every store.
+pub(crate) fn files(url: &StoreUrl) -> Result<Option<Arc<FileStore>>, LockError> {
+    if url.scheme() != "file" {
+        return Ok(None);
+    }
+    Ok(Some(Arc::new(FileStore::open_blocking(Config::from_url(url.expose())?)?)))
 }
 
 /// Refuses a store that ends with this process, where a lock would end with it before anybody could use it.

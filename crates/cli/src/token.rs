@@ -8,6 +8,7 @@ use std::path::Path;
 use holdtight::LockToken;
 
 use crate::exit::{self, Failure};
+use crate::output;
 
 /// The environment variable that holds a token.
 pub(crate) const VARIABLE: &str = "HOLDTIGHT_TOKEN";
@@ -16,7 +17,11 @@ pub(crate) const VARIABLE: &str = "HOLDTIGHT_TOKEN";
 const MOST_BYTES: u64 = 16 * 1024;
 
 /// Reads the token from where `source` says: `-`, `@FILE`, or, if nothing is said, the environment.
-pub(crate) fn read(source: Option<&str>, variable: Option<OsString>) -> Result<LockToken, Failure> {
+pub(crate) fn read(
+    source: Option<&str>,
+    variable: Option<OsString>,
+    json: bool,
+) -> Result<LockToken, Failure> {
     let text = match source {
         Some("-") => bounded(io::stdin().lock()).map_err(|error| {
             Failure::usage(format!("cannot read the token from standard input: {error}"))
@@ -24,7 +29,9 @@ pub(crate) fn read(source: Option<&str>, variable: Option<OsString>) -> Result<L
         Some(source) => match source.strip_prefix('@') {
             Some(path) => {
                 let path = Path::new(path);
-                File::open(path).and_then(bounded).map_err(|error| Failure::file(path, &error))?
+                let file = File::open(path).map_err(|error| Failure::file(path, &error))?;
+                warn_if_readable_by_others(path, &file, json);
+                bounded(file).map_err(|error| Failure::file(path, &error))?
             }
             None => return Err(on_command_line()),
         },
@@ -39,6 +46,22 @@ pub(crate) fn read(source: Option<&str>, variable: Option<OsString>) -> Result<L
         },
     };
     parse(&text)
+}
+
+/// Warns of a token that others can read, as of a password.
+fn warn_if_readable_by_others(path: &Path, file: &File, json: bool) {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mode = file.metadata().map_or(0, |file| file.permissions().mode());
+        if mode & 0o077 != 0 {
+            let path = path.display();
+            let told = "others can read this token and open the lock with it; write it under umask 077: chmod 600";
+            output::warn(json, format_args!("{path}: {told} {path}"));
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = (path, file, json);
 }
 
 /// The refusal of a token that stands on the command line. It does not repeat it.
@@ -86,14 +109,14 @@ mod tests {
     fn text_and_json_of_acquire_are_both_taken() {
         let token = token();
         let json = format!("{{\"key\":\"k\",\"token\":\"{}\"}}\n", token.expose());
-        assert_eq!(read(None, Some(json.into())).unwrap(), token);
-        assert_eq!(read(None, Some(format!("{}\n", token.expose()).into())).unwrap(), token);
+        assert_eq!(read(None, Some(json.into()), false).unwrap(), token);
+        assert_eq!(read(None, Some(format!("{}\n", token.expose()).into()), false).unwrap(), token);
     }
 
     #[test]
     fn a_token_on_the_command_line_is_refused_and_not_repeated() {
         let text = token().expose();
-        let failure = read(Some(&text), Some(text.clone().into())).unwrap_err();
+        let failure = read(Some(&text), Some(text.clone().into()), false).unwrap_err();
         assert_eq!(failure.code(), exit::USAGE);
         assert!(!failure.to_string().contains(&text));
     }
@@ -101,10 +124,10 @@ mod tests {
     #[test]
     fn what_is_no_token_is_bad_data_and_not_repeated() {
         for bad in ["", "sesame", "{}", "{\"token\":1}", "{\"token\":\"sesame\"}", "{sesame"] {
-            let failure = read(None, Some(bad.into())).unwrap_err();
+            let failure = read(None, Some(bad.into()), false).unwrap_err();
             assert_eq!(failure.code(), exit::DATA, "{bad}");
             assert!(!failure.to_string().contains("sesame"));
         }
-        assert_eq!(read(None, None).unwrap_err().code(), exit::USAGE);
+        assert_eq!(read(None, None, false).unwrap_err().code(), exit::USAGE);
     }
 }

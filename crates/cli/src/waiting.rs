@@ -13,6 +13,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::conflict::quoted;
+use crate::facts::is_around_us;
 use crate::output::{self, Span, clean};
 
 const FRAMES: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
@@ -38,6 +39,8 @@ pub(crate) struct Waiting<'a> {
     looking: Option<AbortHandle>,
     frame: usize,
     shown: bool,
+    /// The process group for which it is shown, if that is not our own.
+    group: Option<i32>,
 }
 
 impl<'a> Waiting<'a> {
@@ -55,7 +58,14 @@ impl<'a> Waiting<'a> {
             looking: None,
             frame: 0,
             shown: false,
+            group: None,
         }
+    }
+
+    /// The same display for the process group `group`, which is what a shell has in the foreground or not.
+    pub(crate) fn for_group(mut self, group: i32) -> Self {
+        self.group = Some(group);
+        self
     }
 
     /// The end of `work`, which waits for the keys; meanwhile it is shown.
@@ -95,18 +105,22 @@ impl<'a> Waiting<'a> {
             self.next = None;
             return;
         }
+        self.next = Some(Instant::now() + FRAME);
+        if !is_in_foreground(self.group) {
+            // The line of a shell that is being typed into is not ours to draw over.
+            return;
+        }
         let frame = FRAMES[self.frame % FRAMES.len()];
         self.frame += 1;
         let text = format!("{frame} {}", line(self.keys, seen.as_ref()));
         let fitting: String = text.chars().take(usize::from(width().max(20)) - 1).collect();
         let _ = write!(io::stderr(), "\r{fitting}\x1b[K");
         self.shown = true;
-        self.next = Some(Instant::now() + FRAME);
     }
 
     /// Removes the line, for whatever is printed next.
     pub(crate) fn clear(&mut self) {
-        if self.terminal && std::mem::take(&mut self.shown) {
+        if self.terminal && std::mem::take(&mut self.shown) && is_in_foreground(self.group) {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
@@ -151,7 +165,25 @@ impl Drop for Waiting<'_> {
 /// How many characters fit on a line of the terminal.
 #[cfg(unix)]
 fn width() -> u16 {
-    rustix::termios::tcgetwinsize(io::stderr()).map_or(80, |size| size.ws_col)
+    // Many terminals of CI systems say that they have no columns at all.
+    match rustix::termios::tcgetwinsize(io::stderr()) {
+        Ok(size) if size.ws_col > 0 => size.ws_col,
+        _ => 80,
+    }
+}
+
+/// Whether `group`, or our own, has the terminal.
+#[cfg(unix)]
+fn is_in_foreground(group: Option<i32>) -> bool {
+    // Zero, for a group outside of our pid namespace, is nobody's number.
+    let group = group.unwrap_or_else(|| nix::unistd::getpgrp().as_raw());
+    // A terminal that is not the one of our session tells nothing, and is nobody's prompt.
+    rustix::termios::tcgetpgrp(io::stderr()).map_or(true, |front| front.as_raw_pid() == group)
+}
+
+#[cfg(not(unix))]
+fn is_in_foreground(_: Option<i32>) -> bool {
+    true
 }
 
 #[cfg(not(unix))]
@@ -178,6 +210,9 @@ fn line(keys: &[String], holder: Option<&LockInfo>) -> String {
             let _ = write!(text, ", {} left", between(now, end));
         }
         None => text.push_str(", expires: never"),
+    }
+    if info.fence.is_some_and(|fence| is_around_us(info.key.as_str(), fence)) {
+        text.push_str("; that is the run around this one, so this waits for itself");
     }
     text
 }

@@ -57,6 +57,53 @@ fn ls_shows_what_is_held_sorted_and_by_prefix() {
 }
 
 #[test]
+fn a_record_that_cannot_be_read_is_shown_by_ls_status_and_doctor() {
+    let home = Home::new();
+    home.acquire("broken");
+    let path = one_record(&home);
+    home.acquire("fine");
+    std::fs::write(&path, [0xEE; 4096]).unwrap();
+    let path = path.to_str().unwrap();
+
+    let ls = home.call("ls");
+    assert_eq!(ls.code, 70, "an incomplete list is no success: {}", ls.err);
+    assert!(ls.out.contains("fine"), "{}", ls.out);
+    assert!(ls.err.starts_with("holdtight: ") && ls.err.contains(path), "{}", ls.err);
+    // Its key is not known, so it may be any.
+    let ls = home.call("ls nothing-begins-so");
+    assert!(ls.code == 70 && ls.err.contains(path), "{}", ls.err);
+
+    let json = home.call("ls --json");
+    assert_eq!((json.code, json.err.as_str()), (70, ""));
+    let json = json.json();
+    let list = json.as_array().unwrap();
+    assert_eq!((list.len(), &list[0]["key"]), (2, &"fine".into()));
+    assert_eq!(list[1]["key"], serde_json::Value::Null);
+    assert_eq!(list[1]["held"], serde_json::Value::Null, "nobody knows");
+    assert!(list[1]["damaged"].as_str().unwrap().contains(path), "{json}");
+
+    home.call("status broken").refused(70, &["\"broken\"", path]);
+    let status = home.call("status broken --json");
+    assert_eq!((status.code, &status.error_json()["key"]), (70, &"broken".into()));
+    assert!(status.error_json()["error"].as_str().unwrap().contains(path));
+    assert_eq!(status.out, "", "neither held nor free");
+    assert_eq!(home.call("wait broken -w 1s").code, 70, "not taken for free");
+
+    let doctor = home.call("doctor").succeeded().out;
+    assert!(doctor.contains("warning  records: ") && doctor.contains(path), "{doctor}");
+    let doctor = home.call("doctor --json").succeeded().json();
+    let records =
+        doctor["findings"].as_array().unwrap().iter().find(|one| one["subject"] == "records");
+    assert!(records.unwrap()["found"].as_str().unwrap().contains(path), "{doctor}");
+}
+
+/// The one record of the store of this home.
+fn one_record(home: &Home) -> std::path::PathBuf {
+    let first = |path| std::fs::read_dir(path).unwrap().next().unwrap().unwrap().path();
+    first(first(home.path(".local/state/holdtight/keys")))
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_error() {
     let home = Home::new();
     for n in 0..50 {
@@ -115,7 +162,8 @@ fn a_lock_is_freed_by_force_only_with_the_fence_it_has_now() {
 fn doctor_says_what_the_store_promises() {
     let home = Home::new();
     let text = home.call("doctor").succeeded().out;
-    assert!(text.starts_with("file store in ") && text.contains("(file:, from default)"), "{text}");
+    assert!(text.starts_with("file store in "), "{text}");
+    assert!(text.contains(".local/state/holdtight, from default)"), "{text}");
     assert!(text.lines().skip(1).all(|line| {
         ["ok       ", "warning  ", "         fix: "].iter().any(|start| line.starts_with(start))
     }));
@@ -130,7 +178,9 @@ fn doctor_says_what_the_store_promises() {
 #[test]
 fn a_store_without_a_schema_needs_no_migration() {
     let home = Home::new();
-    assert_eq!(home.call("migrate").succeeded().out, "file: needs no schema\n");
+    let file = home.path(".local/state/holdtight");
+    let told = format!("file:{} needs no schema\n", file.display());
+    assert_eq!(home.call("migrate").succeeded().out, told);
     let json = home.call("--store memory: migrate --json").succeeded().json();
     assert_eq!(json, serde_json::json!({ "store": "memory:", "has_schema": false }));
 }
@@ -159,7 +209,8 @@ fn settings_come_from_flags_then_environment_then_the_users_file_then_the_system
         let line = &json[name];
         (line["value"].as_str().unwrap().to_owned(), line["origin"].as_str().unwrap().to_owned())
     };
-    let fallback = ("file:".to_owned(), "default".to_owned());
+    let file = format!("file:{}", home.path(".local/state/holdtight").display());
+    let fallback = (file, "default".to_owned());
     assert_eq!(origin(&home, "store"), fallback);
 
     let system =

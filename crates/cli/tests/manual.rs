@@ -9,15 +9,19 @@ use std::process::Command;
 
 use support::{Home, read};
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 18] = [
     "run",
     "acquire",
     "extend",
+    "hold",
+    "check",
     "release",
     "status",
     "ls",
     "wait",
     "force-release",
+    "fenced-write",
+    "fenced-check",
     "doctor",
     "migrate",
     "config",
@@ -78,15 +82,78 @@ fn completions_know_every_command() {
     assert!(checked.success(), "bash cannot read its completions");
 }
 
+/// The text of a section of a page.
+fn section<'a>(page: &'a str, title: &str) -> &'a str {
+    let start =
+        page.find(&format!("\n.SH {title}\n")).unwrap_or_else(|| panic!("no {title} in {page}"));
+    let rest = &page[start + 1..];
+    rest.split_once('\n').unwrap().1.split("\n.SH ").next().unwrap()
+}
+
 #[test]
 fn there_is_a_manual_page_for_every_command() {
     let home = Home::new();
     let page = home.call("man").succeeded().out;
     assert!(page.contains(".TH holdtight 1") && page.contains("HOLDTIGHT_STORE"));
     home.call("man --dir pages/man1").succeeded();
-    assert!(read(&home.path("pages/man1/holdtight.1")).contains(".TH holdtight"));
+    assert_eq!(read(&home.path("pages/man1/holdtight.1")), page);
     for command in COMMANDS {
         let page = read(&home.path(&format!("pages/man1/holdtight-{command}.1")));
-        assert!(page.contains("Examples:"), "{command}");
+        for title in ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS"] {
+            assert!(!section(&page, title).trim().is_empty(), "{command}: {title}");
+        }
+        for title in ["EXIT STATUS", "ENVIRONMENT", "FILES", "EXAMPLES"] {
+            assert!(!section(&page, title).trim().is_empty(), "{command}: {title}");
+        }
+        assert!(section(&page, "EXAMPLES").contains(&command.replace('-', "\\-")), "{command}");
+        assert!(section(&page, "SYNOPSIS").contains("holdtight"), "{command}");
+    }
+    assert_eq!(std::fs::read_dir(home.path("pages/man1")).unwrap().count(), COMMANDS.len() + 1);
+}
+
+#[test]
+fn pages_tell_what_belongs_to_their_command() {
+    let home = Home::new();
+    home.call("man --dir man1").succeeded();
+    let page = |command: &str| read(&home.path(&format!("man1/holdtight-{command}.1")));
+    let run = page("run");
+    for code in ["64", "69", "74", "75", "126, 127", "128+n"] {
+        assert!(section(&run, "EXIT STATUS").contains(&format!("\\fB{code}\\fR")), "{code}");
+    }
+    assert!(!section(&run, "EXIT STATUS").contains("\\fB73\\fR"));
+    assert!(section(&run, "SYNOPSIS").contains("<KEY>"), "{run}");
+    assert!(section(&run, "ENVIRONMENT").contains("HOLDTIGHT_DEADLINE"));
+    assert!(section(&run, "FILES").contains(".local/state/holdtight"));
+    assert!(section(&page("fenced-write"), "EXIT STATUS").contains("\\fB73\\fR"));
+    assert!(section(&page("fenced-write"), "FILES").contains("FILE.fence"));
+    assert!(!section(&page("man"), "ENVIRONMENT").contains("HOLDTIGHT"));
+    assert!(section(&page("hold"), "EXAMPLES").contains("eval"));
+}
+
+#[test]
+fn pages_are_read_by_man_without_a_complaint() {
+    if Command::new("groff").arg("--version").output().is_err() {
+        eprintln!("skipped: there is no groff here");
+        return;
+    }
+    let home = Home::new();
+    home.call("man --dir man1").succeeded();
+    for entry in std::fs::read_dir(home.path("man1")).unwrap() {
+        let path = entry.unwrap().path();
+        let output =
+            Command::new("groff").args(["-man", "-ww", "-Tutf8"]).arg(&path).output().unwrap();
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && complaint.is_empty(), "{path:?}: {complaint}");
+    }
+}
+
+#[test]
+fn help_names_every_store() {
+    let home = Home::new();
+    let help = home.call("--help").succeeded().out;
+    for store in
+        ["file:", "redis://", "postgres://", "etcd://", "memcached://", "firestore://", "memory:"]
+    {
+        assert!(help.contains(store), "{store}");
     }
 }

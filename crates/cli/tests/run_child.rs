@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 use rustix::process::Signal;
 
-use run_harness::{Bench, Started, code, eventually, runs, stderr, stdout};
+use run_harness::{Bench, Started, code, eventually, stderr, stdout};
 
 #[test]
 fn the_exit_code_of_the_command_is_the_exit_code() {
@@ -59,22 +59,37 @@ fn standard_input_reaches_the_command() {
 }
 
 #[test]
-fn no_descriptor_of_ours_is_in_the_command() {
+fn the_command_has_what_shows_that_it_works_and_nothing_else_of_ours() {
     let bench = Bench::new();
-    let with = stdout(&bench.output(&["run", "k", "--", "ls", "-l", "/proc/self/fd"]));
+    let list = |options: &[&str]| {
+        let words = [&["run", "k"], options, &["--", "ls", "-l", "/proc/self/fd"]].concat();
+        stdout(&bench.output(&words))
+    };
     let mut plain = std::process::Command::new("ls");
     plain.args(["-l", "/proc/self/fd"]).stdin(Stdio::null());
     let without = stdout(&Started::new(&mut plain).finish());
     let count = |list: &str| list.lines().filter(|line| line.contains("->")).count();
-    assert_eq!(count(&with), count(&without), "with:\n{with}\nwithout:\n{without}");
-    assert!(!with.contains("store"), "a file of the store is open in the command:\n{with}");
+    let (inherited, closed) = (list(&[]), list(&["--close"]));
+    let live = |list: &str| list.lines().filter(|line| line.contains("store/live/")).count();
+    assert_eq!((live(&inherited), live(&closed)), (2, 0), "{inherited}{closed}");
+    assert_eq!(count(&inherited), count(&without) + 2, "{inherited}{without}");
+    assert_eq!(count(&closed), count(&without), "{closed}{without}");
 }
 
 #[test]
-fn no_signal_is_blocked_in_the_command() {
+fn the_signals_that_are_blocked_in_the_command_are_those_of_whoever_called() {
     let bench = Bench::new();
-    let status = stdout(&bench.output(&["run", "k", "--", "grep", "SigBlk", "/proc/self/status"]));
-    assert_eq!(status.split_whitespace().last(), Some("0000000000000000"), "{status}");
+    let mask = |text: String| text.split_whitespace().last().unwrap_or_default().to_owned();
+    let words = ["run", "k", "--", "grep", "SigBlk", "/proc/self/status"];
+    assert_eq!(mask(stdout(&bench.output(&words))), "0000000000000000");
+    let call = bench.holdtight(&words);
+    let block = "import os, signal, sys; \
+                 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1]); \
+                 os.execvp(sys.argv[1], sys.argv[1:])";
+    let mut blocked = std::process::Command::new("python3");
+    blocked.args(["-c", block]).arg(call.get_program()).args(call.get_args());
+    blocked.stdin(Stdio::null()).env("HOLDTIGHT_STORE", bench.store_url());
+    assert_eq!(mask(stdout(&Started::new(&mut blocked).finish())), "0000000000004200");
 }
 
 #[test]
@@ -200,16 +215,15 @@ fn a_store_that_was_withheld_is_refused_and_the_way_out_is_named() {
 }
 
 #[test]
-fn what_the_command_leaves_in_the_background_goes_on_without_the_lock() {
+fn a_file_size_limit_is_told_and_does_not_kill_us_without_a_word() {
     let bench = Bench::new();
-    let script = "sleep 60 >/dev/null 2>&1 & echo $! > pid";
-    assert_eq!(code(&bench.output(&["run", "k", "--", "sh", "-c", script])), 0);
-    let pid = bench.pid("pid");
-    assert!(runs(pid));
-    assert_eq!(code(&bench.output(&["run", "-n", "k", "true"])), 0);
-    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), Signal::KILL)
-        .unwrap();
-    eventually("its end", || !runs(pid));
+    let script = format!("ulimit -f 0; exec {} run k -- true", env!("CARGO_BIN_EXE_holdtight"));
+    let mut limited = std::process::Command::new("bash");
+    limited.args(["-c", &script]).stdin(Stdio::null());
+    limited.env("HOLDTIGHT_STORE", bench.store_url());
+    let output = Started::new(&mut limited).finish();
+    assert_eq!(code(&output), 69, "{}", stderr(&output));
+    assert!(stderr(&output).starts_with("holdtight: "), "{}", stderr(&output));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use run_harness::{Bench, Started, code, eventually, stderr, stdout};
+use run_harness::{Bench, Started, code, eventually, guardian_of, stderr, stdout};
 
 /// Holds `key` until the file `go` is there.
 fn hold(bench: &Bench, key: &str) -> Started {
@@ -36,7 +36,7 @@ fn a_busy_key_is_75_at_once_with_the_facts() {
     let text = stderr(&output);
     for fact in [
         "\"k\" is busy",
-        &format!("PID:     {}", holder.pid()),
+        &format!("PID:     {}", guardian_of(&holder).unwrap()),
         "Command: sh",
         "release 42",
         "Fence:",
@@ -212,4 +212,71 @@ fn an_unusable_store_is_told_apart_from_a_busy_one() {
     let output = bench.output(&["run", "k", "--", "true"]);
     assert!([64, 69].contains(&code(&output)), "{}: {}", code(&output), stderr(&output));
     assert!((1..=2).contains(&stderr(&output).lines().count()), "{}", stderr(&output));
+}
+
+#[test]
+fn a_shell_and_cron_of_one_user_share_the_default_store() {
+    let bench = Bench::new();
+    let call = |arguments: &[&str], xdg: bool| {
+        let mut command = bench.holdtight(arguments);
+        command.env_remove("HOLDTIGHT_STORE").env_remove("XDG_STATE_HOME");
+        if xdg {
+            command.env("XDG_STATE_HOME", bench.path("xdg"));
+        }
+        Started::new(&mut command)
+    };
+    let script = "echo > up; while [ ! -e go ]; do sleep 0.02; done";
+    let shell = call(&["run", "k", "--", "sh", "-c", script], true);
+    bench.line("up");
+    let cron = call(&["run", "-n", "k", "true"], false).finish();
+    assert_eq!(code(&cron), 75, "{}", stderr(&cron));
+    let place = bench.path(".local/state/holdtight");
+    let place = format!("file:{} (from default)", place.display());
+    assert!(stderr(&cron).contains(&place), "{}", stderr(&cron));
+    std::fs::write(bench.path("go"), "").unwrap();
+    assert_eq!(code(&shell.finish()), 0);
+    let config = stdout(&call(&["config"], true).finish());
+    assert!(config.contains(".local/state/holdtight"), "{config}");
+    // Where an earlier version kept them, there is a word about it.
+    std::fs::create_dir_all(bench.path("xdg/holdtight/store")).unwrap();
+    let told = stderr(&call(&["status", "k"], true).finish());
+    assert!(told.contains("XDG_STATE_HOME"), "{told}");
+}
+
+#[test]
+fn a_run_that_waits_for_the_run_around_it_says_so() {
+    let bench = Bench::new();
+    let inner = format!("{} run -w 2s k true", env!("CARGO_BIN_EXE_holdtight"));
+    let output = bench.output(&["run", "k", "--", "sh", "-c", &inner]);
+    assert_eq!(code(&output), 75);
+    let told = stderr(&output);
+    assert!(told.contains("so this waits for itself"), "{told}");
+    assert!(told.contains("the run around this one") && !told.contains("force-release"), "{told}");
+}
+
+#[test]
+fn a_kept_key_says_until_when_and_is_kept_for_as_long_as_asked() {
+    let bench = Bench::new();
+    assert_eq!(code(&bench.output(&["run", "--keep-for", "1h", "k", "true"])), 0);
+    let told = stderr(&bench.output(&["run", "-n", "k", "true"]));
+    assert!(told.contains("kept until") && !told.contains("force-release"), "{told}");
+    // Much less than the shortest lease of 5 s.
+    assert_eq!(code(&bench.output(&["run", "--keep-for", "600ms", "short", "true"])), 0);
+    let asked = std::time::Instant::now();
+    assert_eq!(code(&bench.output(&["run", "-n", "short", "true"])), 75);
+    assert_eq!(code(&bench.output(&["run", "short", "true"])), 0);
+    let shortest_lease = std::time::Duration::from_secs(4);
+    assert!(asked.elapsed() < shortest_lease, "kept for {:?}", asked.elapsed());
+}
+
+#[test]
+fn a_wait_for_a_server_that_says_nothing_can_be_interrupted() {
+    let bench = Bench::new();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let mut command = bench.holdtight(&["run", "k", "true"]);
+    let run = Started::new(command.env("HOLDTIGHT_STORE", format!("redis://127.0.0.1:{port}")));
+    let (_connection, _) = silent.accept().unwrap();
+    run.signal(rustix::process::Signal::INT);
+    assert_eq!(code(&run.finish()), 130);
 }

@@ -6,8 +6,8 @@ mod run_harness;
 
 use std::time::Duration;
 
-use run_harness::terminal::{CTRL_C, CTRL_Z, Terminal};
-use run_harness::{Bench, code, eventually, runs};
+use run_harness::terminal::{CTRL_BACKSLASH, CTRL_C, CTRL_Z, Terminal};
+use run_harness::{Bench, code, eventually, guardian_of, runs};
 
 /// Counts up in the file `ticks`, so that it can be seen whether it runs. It ends when the file `go` is there.
 ///
@@ -212,7 +212,8 @@ fn waiting_shows_who_holds_it_and_ctrl_c_ends_it_at_once() {
     terminal.enter("$H run k -- echo mine");
     terminal.expect("waiting for \"k\": held by pid ");
     let facts = terminal.expect("left");
-    assert!(facts.starts_with(&holder.pid().to_string()), "{facts}");
+    let guardian = guardian_of(&holder).unwrap();
+    assert!(facts.starts_with(&guardian.to_string()), "{facts}");
     assert!(
         facts.contains("release 42") && facts.contains(" on ") && facts.contains(", for "),
         "{facts}"
@@ -235,5 +236,88 @@ fn waiting_shows_who_holds_it_and_ctrl_c_ends_it_at_once() {
     terminal.expect("\r\x1b[K");
     terminal.expect("mine\r\n");
     assert_eq!(code(&holder.finish()), 0);
+    terminal.close();
+}
+
+/// A script of two steps, of which the first waits to be interrupted, as it looks around `holdtight` and around flock.
+fn script(shell: &str, lock: &str) -> String {
+    format!(
+        "{shell} -c '{lock} sh -c \"echo step >> steps; exec sleep 60\"; \
+         echo after >> steps; {lock} sh -c \"echo step >> steps\"'"
+    )
+}
+
+#[test]
+fn ctrl_c_and_ctrl_backslash_end_the_script_around_the_command_as_with_flock() {
+    let ours = format!("{} run k --", env!("CARGO_BIN_EXE_holdtight"));
+    let steps = |shell: &str, lock: &str, key: &str| {
+        let bench = Bench::new();
+        let mut terminal = Terminal::new(&bench);
+        terminal.enter("ulimit -c 0");
+        terminal.enter(&script(shell, lock));
+        bench.line("steps");
+        terminal.press(key);
+        terminal.expect("ready> ");
+        assert_eq!(code(&bench.output(&["run", "k", "true"])), 0);
+        terminal.close();
+        bench.read("steps")
+    };
+    for shell in ["bash", "sh"] {
+        assert_eq!(steps(shell, &ours, CTRL_C), "step\n", "{shell}");
+        for key in [CTRL_C, CTRL_BACKSLASH] {
+            assert_eq!(
+                steps(shell, &ours, key),
+                steps(shell, "flock lock", key),
+                "{shell} {key:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn ctrl_c_ends_the_script_also_if_the_command_does_not_have_the_terminal() {
+    let bench = Bench::new();
+    let mut terminal = Terminal::new(&bench);
+    let lock = format!("{} run k --", env!("CARGO_BIN_EXE_holdtight"));
+    terminal.enter(&script("bash", &lock).replace("; echo after", " > out; echo after"));
+    bench.line("steps");
+    terminal.press(CTRL_C);
+    terminal.expect("ready> ");
+    assert_eq!(bench.read("steps"), "step\n");
+    terminal.close();
+}
+
+#[test]
+fn one_who_waits_in_the_background_does_not_draw_over_the_prompt() {
+    let bench = Bench::new();
+    let script = "echo > up; while [ ! -e go ]; do sleep 0.02; done";
+    let holder = bench.start(&["run", "k", "--", "sh", "-c", script]);
+    bench.line("up");
+    let mut terminal = Terminal::new(&bench);
+    terminal.enter("$H run k -- touch done &");
+    // What it prints is not what was typed.
+    terminal.enter("sleep 1; echo ty''ped");
+    let drawn = terminal.expect("typed\r\n");
+    assert!(!drawn.contains("waiting for"), "{drawn:?}");
+    terminal.enter("fg");
+    terminal.expect("waiting for \"k\"");
+    std::fs::write(bench.path("go"), "").unwrap();
+    eventually("the command", || bench.path("done").exists());
+    assert_eq!(code(&holder.finish()), 0);
+    terminal.close();
+}
+
+#[test]
+fn a_terminal_that_says_it_has_no_columns_shows_the_holder_all_the_same() {
+    let bench = Bench::new();
+    let held = bench.output(&["acquire", "k", "--ttl", "1h", "--reason", "a reason that is seen"]);
+    assert_eq!(code(&held), 0);
+    let mut terminal = Terminal::new(&bench);
+    terminal.enter("stty cols 0");
+    terminal.expect("ready> ");
+    terminal.enter("$H run k -- true");
+    terminal.expect("held by pid ");
+    terminal.press(CTRL_C);
+    terminal.expect("ready> ");
     terminal.close();
 }

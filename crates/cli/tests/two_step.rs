@@ -200,3 +200,27 @@ fn a_store_that_ends_with_the_command_is_refused() {
     let home = Home::new().with("HOLDTIGHT_STORE", "memory:");
     home.call("acquire k").refused(64, &["memory:", "file:"]);
 }
+
+#[test]
+fn a_lock_is_not_taken_if_nobody_could_read_its_token() {
+    let home = Home::new();
+    let holdtight = env!("CARGO_BIN_EXE_holdtight");
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &format!("{holdtight} acquire k >&-")]).env("HOME", home.path(""));
+    let output = shell.env_remove("HOLDTIGHT_STORE").output().unwrap();
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
+    assert_eq!(home.call("status k").code, 1, "it is free");
+}
+
+#[test]
+fn a_token_that_others_can_read_is_warned_of() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let home = Home::new();
+    let token = home.acquire("k")["token"].as_str().unwrap().to_owned();
+    let path = home.write("token", &token);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let answer = home.call("extend @token");
+    assert_eq!(answer.code, 0, "{}", answer.err);
+    assert!(answer.err.contains("others can read this token"), "{}", answer.err);
+    assert!(!answer.err.contains(&token));
+}

@@ -11,6 +11,7 @@ use super::Patience;
 use crate::duration;
 
 #[derive(Args, Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches of a command line")]
 #[command(after_help = EXAMPLES, override_usage = USAGE)]
 pub(crate) struct RunArgs {
     /// A key to hold; repeat it for several keys, all or none
@@ -36,7 +37,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) keep_for: Option<Duration>,
 
-    /// Stop the command after so long
+    /// Stop the command after so long: the time until TERM
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) max_hold: Option<Duration>,
 
@@ -44,9 +45,17 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     pub(crate) kill_after: Option<Duration>,
 
+    /// Let go at the end of the command, also if something that it started still runs
+    #[arg(short = 'o', long)]
+    pub(crate) close: bool,
+
     /// Why, for whoever finds the key held
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
+
+    /// What the holder is called, instead of by its command
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub(crate) told_as: Option<String>,
 
     /// Let the command see the URL of the store although it holds a password
     #[arg(long)]
@@ -56,25 +65,34 @@ pub(crate) struct RunArgs {
     #[arg(short, long)]
     pub(crate) verbose: bool,
 
+    /// Run this line by the shell, `/bin/sh`, instead of a command
+    #[arg(short = 'c', long = "command", value_name = "LINE")]
+    pub(crate) line: Option<OsString>,
+
     /// The command and its arguments
-    #[arg(value_name = "COMMAND", trailing_var_arg = true, required = true)]
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, required_unless_present = "line")]
     pub(crate) words: Vec<OsString>,
 }
 
 const USAGE: &str = "holdtight run [OPTIONS] <KEY> [--] <COMMAND>...
-       holdtight run [OPTIONS] -k <KEY> [-k <KEY>]... [--] <COMMAND>...";
+       holdtight run [OPTIONS] -k <KEY> [-k <KEY>]... [--] <COMMAND>...
+       holdtight run [OPTIONS] <KEY> -c <LINE>";
 
-const EXAMPLES: &str = "The command gets HOLDTIGHT_KEY and HOLDTIGHT_FENCE (several keys: HOLDTIGHT_FENCES). If the lock is
-lost, the command and all it started is stopped before anybody else can get the lock, and the exit
-code is 74.
+const EXAMPLES: &str =
+    "KEY is a name, not a path: whoever uses the same store and the same key waits for each other.
+
+The command gets HOLDTIGHT_KEY and HOLDTIGHT_FENCE (several keys: HOLDTIGHT_FENCES). The lock covers
+everything that the command started, until the last of it has ended. If the lock is lost, all of it
+is stopped before anybody else can get the lock, and the exit code is 74.
 
 Examples:
   holdtight run backup -- ./backup.sh
   holdtight run -n backup ./backup.sh --full            give up at once if it is busy
   holdtight run -w 10m deploy -- make deploy            wait at most ten minutes
-  holdtight run -n --skip-ok --keep-for 5m report -- ./report.sh
-                                                        cron on many machines: one runs it
-  holdtight run -k stock -k orders -- ./settle.sh       two keys, all or none";
+  holdtight run -k stock -k orders -- ./settle.sh       two keys, all or none
+  holdtight run backup -c './dump | gzip > dump.gz'     a line for the shell
+  holdtight --store redis://locks run -n --skip-ok --keep-for 5m report -- ./report.sh
+                                                        cron on many machines: one runs it";
 
 /// Moves a KEY that stands before other options into `--key`, so that one grammar reads all forms.
 ///
@@ -143,6 +161,9 @@ mod tests {
             ("run -w 5 k true", "k", "true", false),
             ("run k -w 5 true --json", "k", "true --json", false),
             ("run k sh -c run", "k", "sh -c run", false),
+            ("run k -c line", "k", "", false),
+            ("run -c line k", "k", "", false),
+            ("run -k a -k b -n -c line", "a,b", "", true),
         ] {
             assert_eq!(parts(line), (keys.into(), words.into(), nonblock), "{line}");
         }
@@ -164,6 +185,8 @@ mod tests {
             "run -E 256 k true",
             "run -n k -n true",
             "run -w 5x k true",
+            "run k -c line true",
+            "run -k a -c line true",
         ] {
             assert!(run(line).is_err(), "{line} must be refused");
         }

@@ -29,7 +29,27 @@ fn read(args: &[OsString]) -> Result<Cli, Failure> {
     if let Command::Run(run) = &cli.command
         && let Some(args) = with_key_as_option(args, run)
     {
-        return Cli::try_parse_from(&args).map_err(|error| explain(&error, &args));
+        let cli = Cli::try_parse_from(&args).map_err(|error| explain(&error, &args))?;
+        return one_command(cli);
+    }
+    one_command(cli)
+}
+
+/// Refuses a run with a line for the shell and a command, or with a line and no key.
+fn one_command(cli: Cli) -> Result<Cli, Failure> {
+    if let Command::Run(run) = &cli.command
+        && run.line.is_some()
+    {
+        if run.keys.is_empty() {
+            return Err(Failure::usage(
+                "no key: write holdtight run KEY -c LINE; see holdtight run --help",
+            ));
+        }
+        if !run.words.is_empty() {
+            return Err(Failure::usage(
+                "-c runs a line, and a command is given too; leave one of them out; see holdtight run --help",
+            ));
+        }
     }
     Ok(cli)
 }

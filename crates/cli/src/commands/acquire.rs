@@ -5,8 +5,8 @@ use std::time::Duration;
 use holdtight::{DistributedLock, Held, Liveness, LockToken, Owner};
 use serde::Serialize;
 
-use super::Context;
 use crate::args::AcquireArgs;
+use crate::context::Context;
 use crate::exit::{self, Failure};
 use crate::waiting::Waiting;
 use crate::{interrupt, output, store};
@@ -22,6 +22,7 @@ struct Taken<'a> {
 pub(crate) async fn run(args: AcquireArgs, context: &Context) -> Result<u8, Failure> {
     store::must_outlive_us(&context.settings)?;
     store::check_keys([&args.key])?;
+    must_have_output()?;
     let ttl = context.settings.ttl(args.ttl)?;
     interrupt::or_stopped(&context.settings, async |lock| {
         let (token, held) = take(lock, &args, ttl, context).await?;
@@ -36,6 +37,30 @@ pub(crate) async fn run(args: AcquireArgs, context: &Context) -> Result<u8, Fail
         Ok(exit::OK)
     })
     .await
+}
+
+/// Refuses to take a lock whose token would be written to nowhere.
+///
+/// A descriptor that was closed is opened on the null device before we run, for reading and writing, and swallows what
+/// is written. Whoever sends the token there on purpose opens it for writing alone.
+fn must_have_output() -> Result<(), Failure> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        let out = rustix::fs::fstat(std::io::stdout());
+        let flags = rustix::fs::fcntl_getfl(std::io::stdout());
+        let both = flags.is_ok_and(|flags| flags.contains(rustix::fs::OFlags::RDWR));
+        let null = std::fs::metadata("/dev/null");
+        if let (Ok(out), Ok(null)) = (out, null)
+            && both
+            && (out.st_mode, out.st_rdev) == (null.mode(), null.rdev())
+        {
+            return Err(Failure::usage(
+                "standard output is closed, so nobody would have the token; nothing was taken",
+            ));
+        }
+    }
+    Ok(())
 }
 
 async fn take(
@@ -78,7 +103,7 @@ fn tell(token: &LockToken, held: &Held, json: bool) -> Result<(), Failure> {
 
 /// Who holds the lock from now on: the script that called us. This process will be gone.
 fn caller() -> Owner {
-    let mut owner = Owner::current();
+    let mut owner = crate::owner::current();
     #[cfg(unix)]
     {
         let pid = std::os::unix::process::parent_id();

@@ -9,8 +9,8 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::Context;
 use crate::args::BenchArgs;
+use crate::context::Context;
 use crate::exit::{self, Failure};
 use crate::{interrupt, output};
 

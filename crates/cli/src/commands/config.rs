@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Context;
 use crate::config::Setting;
+use crate::context::Context;
 use crate::duration;
 use crate::exit::{self, Failure};
 use crate::output;

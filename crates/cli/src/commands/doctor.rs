@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use holdtight::{Finding, Guarantees, Level, LockError};
 use serde::Serialize;
 
-use super::Context;
+use crate::context::Context;
 use crate::exit::{self, Failure};
 use crate::{output, store};
 

@@ -3,8 +3,8 @@
 use holdtight::{DEFAULT_TTL, margin};
 use serde::Serialize;
 
-use super::Context;
 use crate::args::ExtendArgs;
+use crate::context::Context;
 use crate::exit::{self, Failure};
 use crate::{output, store, token};
 
@@ -16,7 +16,8 @@ struct Extended<'a> {
 }
 
 pub(crate) async fn run(args: ExtendArgs, context: &Context) -> Result<u8, Failure> {
-    let token = token::read(args.token.source.as_deref(), std::env::var_os(token::VARIABLE))?;
+    let variable = std::env::var_os(token::VARIABLE);
+    let token = token::read(args.token.source.as_deref(), variable, context.json)?;
     let ttl = context.settings.ttl(args.ttl)?.unwrap_or(DEFAULT_TTL);
     let lock = store::connect(&context.settings).await?;
     let sent_at = output::now();

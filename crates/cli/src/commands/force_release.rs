@@ -2,9 +2,9 @@
 
 use holdtight::{ErrorKind, Fence};
 
-use super::Context;
 use crate::args::ForceReleaseArgs;
 use crate::conflict::quoted;
+use crate::context::Context;
 use crate::exit::{self, Failure};
 use crate::facts::Facts;
 use crate::{output, store};

@@ -2,31 +2,54 @@
 
 use std::fmt::Write as _;
 
-use holdtight::LIST_LIMIT;
+use std::sync::Arc;
 
-use super::Context;
+use holdtight::{Builder, LIST_LIMIT};
+use serde::Serialize;
+
 use crate::args::LsArgs;
+use crate::context::Context;
 use crate::exit::{self, Failure};
-use crate::facts::Facts;
+use crate::facts::{Facts, Record, Unreadable};
 use crate::{output, store};
 
 const HEADER: [&str; 6] = ["KEY", "FENCE", "HELD FOR", "ENDS IN", "HOLDER", "REASON"];
 
+/// One element of the list for programs.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Element<'a> {
+    Held(Record<'a>),
+    Unreadable(Unreadable),
+}
+
 pub(crate) async fn run(args: LsArgs, context: &Context) -> Result<u8, Failure> {
-    let lock = store::connect(&context.settings).await?;
+    let files = store::files(&context.settings.store.value)?;
+    let lock = match &files {
+        Some(files) => Builder::shared(Arc::clone(files) as _).build()?,
+        None => store::connect(&context.settings).await?,
+    };
     let held: Vec<_> = lock.list(&args.prefix).await?.iter().map(Facts::from).collect();
     if held.len() >= LIST_LIMIT {
         let told =
             format!("at most {LIST_LIMIT} locks are shown, there may be more; name a prefix");
         output::warn(context.json, told);
     }
+    // Whatever the prefix: the key stands in what cannot be read.
+    let damaged = files.map_or(Ok(Vec::new()), |files| files.damaged())?;
     if context.json {
-        let records: Vec<_> = held.iter().map(Facts::record).collect();
-        output::print_json(&records)?;
-    } else if !held.is_empty() {
-        output::print(table(held.iter().map(row).collect()))?;
+        let known = held.iter().map(|facts| Element::Held(facts.record()));
+        let unknown = damaged.iter().map(|error| Element::Unreadable(Unreadable::new(error)));
+        output::print_json(&known.chain(unknown).collect::<Vec<_>>())?;
+    } else {
+        if !held.is_empty() {
+            output::print(table(held.iter().map(row).collect()))?;
+        }
+        for error in &damaged {
+            output::complain(format_args!("the list is not complete: {error}"));
+        }
     }
-    Ok(exit::OK)
+    Ok(if damaged.is_empty() { exit::OK } else { exit::SOFTWARE })
 }
 
 fn row(facts: &Facts) -> [String; 6] {

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::Context;
+use crate::context::Context;
 use crate::exit::{self, Failure};
 use crate::output;
 

@@ -6,7 +6,9 @@ mod completions;
 mod config;
 mod doctor;
 mod extend;
+mod fenced;
 mod force_release;
+mod hold;
 mod ls;
 mod man;
 mod migrate;
@@ -20,43 +22,52 @@ use std::future::Future;
 
 use crate::args::{self, Cli, Command};
 use crate::config::{Settings, ThisProcess};
+use crate::context::Context;
 use crate::exit::{self, Failure};
+use crate::run::Role;
 use crate::store;
 
-/// What every command knows.
-pub(crate) struct Context {
-    pub(crate) settings: Settings,
-    pub(crate) json: bool,
-}
-
 /// Runs the command that the command line names; returns the exit code.
-pub(crate) fn main(args: &[OsString]) -> u8 {
+pub(crate) fn main(args: &[OsString], role: Role) -> u8 {
     let cli = match args::parse(args) {
         Ok(cli) => cli,
         Err(failure) => {
             // It could not be read, so what was meant is guessed.
             failure.report(args.iter().any(|arg| arg == "--json"));
+            let word = args.iter().skip(1).find(|arg| !arg.as_encoded_bytes().starts_with(b"-"));
+            if word.is_some_and(|word| word == "hold") && failure.code() != exit::OK {
+                hold::give_up(failure.code());
+            }
             return failure.code();
         }
     };
-    let json = cli.json;
-    dispatch(cli).unwrap_or_else(|failure| {
+    let (json, holds) = (cli.json, matches!(cli.command, Command::Hold(_)));
+    dispatch(cli, role, args).unwrap_or_else(|failure| {
         failure.report(json);
+        if holds {
+            hold::give_up(failure.code());
+        }
         failure.code()
     })
 }
 
-fn dispatch(cli: Cli) -> Result<u8, Failure> {
-    // These two need no settings, and must work where the settings are broken.
+fn dispatch(cli: Cli, role: Role, args: &[OsString]) -> Result<u8, Failure> {
+    // These need no settings, and must work where the settings are broken, or withheld.
     match &cli.command {
         Command::Completions(args) => return completions::run(args),
         Command::Man(args) => return man::run(args),
+        Command::FencedWrite(args) => return fenced::write(args, cli.json),
+        Command::FencedCheck(args) => return fenced::check(args, cli.json),
         _ => {}
     }
     let settings = Settings::load(cli.store.as_deref(), &ThisProcess)?;
-    store::warn_if_exposed(&settings, cli.json);
-    store::warn_of_emulator(&settings, cli.json);
-    let context = Context { settings, json: cli.json };
+    // The keeper of a hold says it.
+    if role == Role::Wrapper && !matches!(cli.command, Command::Hold(_)) {
+        store::warn_if_exposed(&settings, cli.json);
+        store::warn_of_emulator(&settings, cli.json);
+        store::warn_of_old_place(&settings, cli.json);
+    }
+    let context = Context { settings, json: cli.json, role, args: args.to_vec() };
     perform(cli.command, &context).map_err(|failure| failure.at(&context.settings.store))
 }
 
@@ -66,6 +77,8 @@ fn perform(command: Command, context: &Context) -> Result<u8, Failure> {
         Command::Acquire(args) => block_on(acquire::run(args, context)),
         Command::Extend(args) => block_on(extend::run(args, context)),
         Command::Release(args) => block_on(release::run(args, context)),
+        Command::Hold(args) => hold::run(&args, context),
+        Command::Check(args) => block_on(hold::check(args, context)),
         Command::Status(args) => block_on(status::run(args, context)),
         Command::Ls(args) => block_on(ls::run(args, context)),
         Command::Wait(args) => block_on(wait::run(args, context)),
@@ -74,7 +87,10 @@ fn perform(command: Command, context: &Context) -> Result<u8, Failure> {
         Command::Migrate => block_on(migrate::run(context)),
         Command::Bench(args) => block_on(bench::run(args, context)),
         Command::Config => config::run(context),
-        Command::Completions(_) | Command::Man(_) => Ok(exit::OK),
+        Command::Completions(_)
+        | Command::Man(_)
+        | Command::FencedWrite(_)
+        | Command::FencedCheck(_) => Ok(exit::OK),
     }
 }
 

@@ -1,8 +1,8 @@
 //! `status KEY`: who holds it, if anybody.
 
-use super::Context;
 use crate::args::KeyArgs;
 use crate::conflict::quoted;
+use crate::context::Context;
 use crate::exit::{self, Failure};
 use crate::facts::{Facts, Free};
 use crate::{output, store};

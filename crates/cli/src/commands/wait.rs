@@ -7,8 +7,8 @@ use std::time::Duration;
 use holdtight::{DistributedLock, ErrorKind, Holder, Key, LockError, LockInfo};
 use tokio::time::Instant;
 
-use super::Context;
 use crate::args::WaitArgs;
+use crate::context::Context;
 use crate::exit::{self, Failure};
 use crate::facts::Free;
 use crate::waiting::Waiting;

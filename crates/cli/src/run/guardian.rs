@@ -1,157 +1,304 @@
-//! The guardian: a second process of ours that outlives a killed wrapper, and stops the command in its place.
+//! The guardian: a second process of ours, which takes the locks, starts the command, and keeps the locks until the last
+//! of all that the command started is gone.
 //!
-//! It shares the wrapper's liveness lock (as its standard output) and its wake pipe, so a store that watches processes
-//! sees the holder alive until the group is empty and the guardian has ended, and wakes the next one then. It also keeps the wrapper's schedule: a wrapper
-//! that is stopped or starved does not keep the group alive past the lease.
+//! It outlives a wrapper that is killed, and stops the work then; and it outlives one that has ended because the
+//! command's first process has, for as long as something is left of the command, or for `--keep-for`.
 
 use std::io;
 use std::time::Duration;
 
-use holdtight::{BootClock, Clock, Moment};
-use nix::sys::signal::{SigSet, Signal};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FlockOperation, flock};
+use holdtight::{BootClock, Clock, ErrorKind, Held, LockError, LockHandle, Moment};
+use nix::sys::signal::Signal;
 
-use super::group::Group;
-use super::leash::{NOTE_BYTES, Note};
-use super::plan::{Schedule, Step};
-use crate::output;
+use super::alarm::Alarm;
+use super::caller::{Caller, Hello};
+use super::child::{Ended, Legacy, Running};
+use super::hold::{self, Taken};
+use super::line::Ending;
+use super::plan::Plan;
+use super::signals::{Blocked, Signals};
+use super::store::Store;
+use super::supervise::{Cause, Outcome, Supervisor};
+use super::terminal::Terminal;
+use super::{RunOptions, cannot, environment, give_back, refused, tree};
+use crate::conflict::{self, quoted};
+use crate::exit::{self, Failure};
+use crate::output::{self, Span};
 
-/// Timers stop while the machine sleeps, so the boot clock is read at least this often.
-const TICK: Duration = Duration::from_millis(250);
+/// The hidden argument that makes a guardian of us: `ARGUMENT PID`, with the number of the wrapper, and the wrapper's own
+/// arguments.
+pub(crate) const ARGUMENT: &str = "__guardian";
 
-/// How often a dying group is looked at.
-const LOOK: Duration = Duration::from_millis(5);
+/// How long a store may take to hear that nobody waits any more.
+const WITHDRAWAL: Duration = Duration::from_secs(1);
 
-/// Guards until the wrapper lets go or is gone.
-pub(super) fn guard() -> u8 {
-    // Whoever ends a job ends all its processes; this one has to be the last.
-    if SigSet::all().thread_block().is_err() {
-        return 1;
+/// Does all of a run but to stand for it.
+pub(super) fn run(options: RunOptions, plan: Plan) -> Result<u8, Failure> {
+    // It was executed from a file called `exe`, which is what `ps` and `top` would show.
+    let _ = std::fs::write("/proc/self/comm", "holdtight");
+    tree::adopt_orphans().map_err(|error| cannot("become a child subreaper", &error))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| cannot("start", &error))?;
+    let ending = runtime.block_on(async {
+        let greeted = Caller::greet().await;
+        let (mut caller, hello) =
+            greeted.ok_or_else(|| cannot("guard", &io::ErrorKind::NotConnected.into()))?;
+        let ending = Run { options, plan }.execute(&mut caller, hello).await?;
+        Ok::<_, Failure>((caller, ending))
+    });
+    // A step that hangs in a dead store, or a dead disk, does not keep us.
+    runtime.shutdown_background();
+    let (mut caller, ending) = ending?;
+    let code = ending.code;
+    if caller.is_there() {
+        caller.let_go(ending);
+    } else {
+        for line in &ending.lines {
+            output::print_line(line);
+        }
     }
-    let mut guard = Guard { group: None, grace: Duration::ZERO, schedule: None, told: false };
-    if let End::Abandoned = guard.watch() {
-        guard.finish();
-        // Nobody but us has it any more. Before we end, because the kernel may close the pipe first when we do, and
-        // whoever it wakes must find the lock free.
-        let _ = flock(io::stdout(), FlockOperation::Unlock);
+    Ok(code)
+}
+
+/// One run.
+struct Run {
+    options: RunOptions,
+    plan: Plan,
+}
+
+impl Run {
+    async fn execute(&self, caller: &mut Caller, hello: Hello) -> Result<Ending, Failure> {
+        let blocked = Blocked::from_numbers(&hello.blocked);
+        let mut signals =
+            Signals::listen(&blocked).map_err(|error| cannot("listen to signals", &error))?;
+        let by = |signal: Signal| Ending {
+            code: exit::signalled(signal as i32),
+            signal: Some(signal as i32),
+            ..Ending::default()
+        };
+        let opening = Store::open(&self.options.store_url);
+        let store = match hold::or_interrupted(opening, &mut signals, caller).await {
+            Ok(opened) => opened?,
+            Err(signal) => return Ok(by(signal)),
+        };
+        let started = BootClock.now();
+        let (lock, options) = (&store.lock, &self.options);
+        let taken =
+            hold::take_all(lock, &self.plan, options, &mut signals, caller, hello.group).await;
+        let handles = match taken {
+            Taken::All(handles) => handles,
+            Taken::Failed(error) => {
+                let _ = store.lock.shutdown_within(WITHDRAWAL).await;
+                return self.not_taken(error);
+            }
+            Taken::Interrupted(signal) => {
+                let _ = store.lock.shutdown_within(WITHDRAWAL).await;
+                return Ok(by(signal));
+            }
+        };
+        if self.options.verbose {
+            let waited = Span(BootClock.now().since(started));
+            for handle in &handles {
+                let (key, fence) = (quoted(handle.key().as_str()), handle.fence());
+                let place = store.place();
+                let got = format_args!("got {key} after {waited}, fence {fence}, in {place}");
+                output::note_if_heard(self.options.json, "note", got);
+            }
+        }
+        self.under(&store, handles, &mut signals, caller, hello, &blocked).await
     }
-    0
-}
 
-/// What is known of the command.
-struct Guard {
-    group: Option<Group>,
-    grace: Duration,
-    schedule: Option<Schedule>,
-    told: bool,
-}
+    /// What a busy key, or a failed store, means.
+    fn not_taken(&self, error: LockError) -> Result<Ending, Failure> {
+        if error.kind() != ErrorKind::Timeout {
+            return Err(error.into());
+        }
+        if self.options.skip_ok {
+            return Ok(Ending::default());
+        }
+        let code = self.options.conflict_exit.unwrap_or(exit::BUSY);
+        let line = conflict::told(&error, code, self.options.json, &self.options.place);
+        Ok(Ending { code, lines: vec![line], ..Ending::default() })
+    }
 
-/// Why the watch is over.
-enum End {
-    LetGo,
-    Abandoned,
-}
-
-impl Guard {
-    /// Listens to the wrapper, and keeps its schedule.
-    fn watch(&mut self) -> End {
-        let mut notes = Notes::default();
-        loop {
-            let now = BootClock.now();
-            self.keep_schedule(now);
-            let pause = self.schedule.map_or(TICK, |schedule| {
-                schedule.next(now, self.told).clamp(Duration::from_millis(1), TICK)
+    /// Runs the command under the locks, and gives them back.
+    async fn under(
+        &self,
+        store: &Store,
+        handles: Vec<LockHandle>,
+        signals: &mut Signals,
+        caller: &mut Caller,
+        hello: Hello,
+        blocked: &Blocked,
+    ) -> Result<Ending, Failure> {
+        let terminal = hello.stdin.try_clone().ok();
+        let terminal =
+            terminal.and_then(|stdin| Terminal::open(hello.group, &std::fs::File::from(stdin)));
+        let started = BootClock.now();
+        let made = Alarm::new()
+            .and_then(|alarm| Ok((alarm, self.start(store, &handles, caller, hello, blocked)?)));
+        let (alarm, child) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                self.warn(give_back::give_back(&store.lock, handles, None).await);
+                return Err(cannot("start another process", &error));
+            }
+        };
+        let locks: Vec<Held> = handles.iter().map(LockHandle::held).collect();
+        let hold_until = self.plan.max_hold.map_or(Moment::FAR_FUTURE, |most| started.after(most));
+        let supervisor = Supervisor {
+            plan: self.plan,
+            locks: &locks,
+            hold_until,
+            close: self.options.close,
+            json: self.options.json,
+            signals,
+            alarm,
+            terminal,
+            caller,
+            child,
+            sleeps_until: None,
+        };
+        let outcome = supervisor.watch().await;
+        let lost = matches!(outcome.cause, Some(Cause::Lost { .. }));
+        let rest = self.plan.rest(BootClock.now().since(started));
+        let mut rest = rest.filter(|_| !lost && outcome.refusal.is_none());
+        let mut ending = self.conclude(store, &outcome);
+        let left = locks.iter().map(Held::remaining).min().unwrap_or_default();
+        if let Some(short) = rest.filter(|rest| *rest < left) {
+            // A lease is never shortened in the store, so we stay and give it back when it is time.
+            if caller.is_there() {
+                caller.let_go(Ending { stays: true, ..ending.clone() });
+            }
+            self.stay(short, signals, &locks).await;
+            rest = None;
+        }
+        let warnings = give_back::give_back(&store.lock, handles, rest).await;
+        if !lost {
+            let json = self.options.json;
+            let lines = warnings.into_iter().map(|text| output::line(json, "warning", text));
+            ending.lines = lines.chain(ending.lines).collect();
+        }
+        if let Some(error) = outcome.refusal {
+            let program = self.options.command.first().map(|program| program.to_string_lossy());
+            let program = quoted(&program.unwrap_or_default());
+            let told = format!("cannot run {program}: {error}");
+            ending.code = refused(&error);
+            ending.lines.push(if self.options.json {
+                serde_json::json!({ "error": told, "exit": ending.code }).to_string()
+            } else {
+                format!("holdtight: {told}")
             });
-            if !readable(pause) {
-                continue;
+        }
+        Ok(ending)
+    }
+
+    /// Starts a process that waits to become the command, and shares with it and the wrapper what shows that we live.
+    fn start(
+        &self,
+        store: &Store,
+        handles: &[LockHandle],
+        caller: &mut Caller,
+        hello: Hello,
+        blocked: &Blocked,
+    ) -> io::Result<Running> {
+        if let Some(liveness) = store.liveness()? {
+            caller.share(&liveness);
+        }
+        let locks: Vec<_> = handles.iter().map(|handle| (handle.key(), handle.fence())).collect();
+        let ends = self.plan.max_hold.and_then(|most| output::now().checked_add(most));
+        let RunOptions { command, store_url, pass_store, close, .. } = &self.options;
+        let liveness = if *close { None } else { store.liveness()? };
+        let legacy = Legacy { stdin: hello.stdin, blocked, liveness };
+        let child = Running::start(command, legacy, |process| {
+            environment::set(process, &locks, ends, store_url, *pass_store);
+        })?;
+        if let Some(group) = child.group() {
+            caller.started(group.id());
+        }
+        Ok(child)
+    }
+
+    /// Keeps the locks for `rest`, unless somebody asks us to end or they are lost.
+    async fn stay(&self, rest: Duration, signals: &mut Signals, locks: &[Held]) {
+        let until = BootClock.now().after(rest);
+        loop {
+            let left = until.since(BootClock.now());
+            if left.is_zero() || locks.iter().any(|held| !held.is_held()) {
+                return;
             }
-            match notes.read() {
-                Ok(Some(batch)) => {
-                    for note in batch {
-                        match note {
-                            Note::Group(group, grace) => {
-                                (self.group, self.grace) = (Some(group), grace);
-                            }
-                            Note::Schedule(schedule) => self.schedule = Some(schedule.for_second()),
-                            Note::Told => self.told = true,
-                            Note::Done => return End::LetGo,
-                        }
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Ok(None) | Err(_) => return End::Abandoned,
+            tokio::select! {
+                biased;
+                signal = signals.next() => if signal == Signal::SIGTERM { return },
+                () = tokio::time::sleep(left.min(self.plan.tick())) => {}
             }
         }
     }
 
-    fn keep_schedule(&mut self, now: Moment) {
-        let (Some(group), Some(schedule)) = (self.group, self.schedule) else { return };
-        match schedule.due(now, self.told) {
-            Some(Step::Term) => {
-                group.signal(Signal::SIGTERM);
-                self.told = true;
-            }
-            Some(Step::Kill) => {
-                group.signal(Signal::SIGKILL);
-                // Once is enough: what can be killed is dead. The wrapper, when it wakes, will see to the rest.
-                self.schedule = None;
-            }
-            None => {}
+    fn warn(&self, warnings: Vec<String>) {
+        for warning in warnings {
+            output::note(self.options.json, "warning", warning);
         }
     }
 
-    /// The wrapper is gone: stops the group, and returns when it is empty.
-    fn finish(&mut self) {
-        let Some(group) = self.group else { return };
-        if group.is_empty() {
-            return;
-        }
-        // Nobody may be left to read it. That must not end us.
-        output::complain("the process that held the lock was killed; stopping its command");
-        let now = BootClock.now();
-        let kill_at = self.schedule.map_or(Moment::FAR_FUTURE, |schedule| schedule.kill_at);
-        let kill_at = kill_at.min(now.after(self.grace));
-        if !self.told && now < kill_at {
-            group.signal(Signal::SIGTERM);
-            // One that was stopped can only obey if it runs. It may: until then the lock is held.
-            group.signal(Signal::SIGCONT);
-        }
-        while !group.is_empty() {
-            if BootClock.now() >= kill_at {
-                group.signal(Signal::SIGKILL);
+    /// What whoever called gets to know.
+    fn conclude(&self, store: &Store, outcome: &Outcome) -> Ending {
+        let ended = outcome.ended;
+        let (key, reason) = match &outcome.cause {
+            None | Some(Cause::Asked | Cause::Died) => return Self::ended(outcome),
+            Some(Cause::Abandoned) => {
+                let told =
+                    "the process that ran the command was killed, so the command was stopped";
+                let lines = vec![output::line(self.options.json, "warning", told)];
+                return Ending {
+                    code: ended.map_or(exit::LOST, Ended::code),
+                    lines,
+                    ..Ending::default()
+                };
             }
-            std::thread::sleep(LOOK);
-        }
+            Some(Cause::Lost { key, loss }) => {
+                let reason = match loss {
+                    Some(loss) => loss.to_string(),
+                    None => "it could not be renewed before its lease ran out".to_owned(),
+                };
+                let last = store.last_failure().map(|error| format!(" (last answer: {error})"));
+                (key.clone(), reason + last.as_deref().unwrap_or_default())
+            }
+            Some(Cause::Slept) => {
+                let reason = "it was stopped for as long as its lease lasted".to_owned();
+                (self.options.keys.join(", "), reason)
+            }
+            Some(Cause::MaxHold) => {
+                let most = Span(self.plan.max_hold.unwrap_or_default());
+                let reason = format!("it was held as long as --max-hold allows ({most})");
+                (self.options.keys.join(", "), reason)
+            }
+        };
+        let line = if self.options.json {
+            serde_json::json!({
+                "error": "lost", "key": key, "reason": reason, "exit": exit::LOST,
+            })
+            .to_string()
+        } else {
+            format!("holdtight: lost {}: {reason}; the command was stopped", quoted(&key))
+        };
+        Ending { code: exit::LOST, lines: vec![line], ..Ending::default() }
     }
-}
 
-/// Waits until there is something to read, or until `pause` is over.
-fn readable(pause: Duration) -> bool {
-    let stdin = io::stdin();
-    let mut watched = [PollFd::new(&stdin, PollFlags::IN)];
-    let pause = Timespec::try_from(pause).ok();
-    matches!(poll(&mut watched, pause.as_ref()), Ok(ready) if ready > 0)
-}
-
-/// Puts notes together from whatever the pipe gives.
-#[derive(Default)]
-struct Notes {
-    buffer: Vec<u8>,
-}
-
-impl Notes {
-    /// The notes that have come; `None` at the end of the pipe. Must be readable.
-    fn read(&mut self) -> io::Result<Option<Vec<Note>>> {
-        let mut chunk = [0; NOTE_BYTES * 64];
-        let read = rustix::io::read(io::stdin(), &mut chunk)?;
-        if read == 0 {
-            return Ok(None);
+    /// The command's own end.
+    fn ended(outcome: &Outcome) -> Ending {
+        let Some(ended) = outcome.ended else {
+            return Ending { code: exit::SOFTWARE, ..Ending::default() };
+        };
+        let mut ending = Ending { code: ended.code(), ..Ending::default() };
+        for signal in [Signal::SIGINT, Signal::SIGQUIT] {
+            // A shell or a `make` around us goes on with its next line unless it sees that we died of it.
+            let heard = outcome.on_terminal || outcome.passed_on == Some(signal);
+            if ended == Ended::Signal(signal as i32) && heard {
+                ending.signal = Some(signal as i32);
+                ending.to_group = outcome.on_terminal;
+            }
         }
-        self.buffer.extend_from_slice(&chunk[..read]);
-        let (whole, rest) = self.buffer.as_chunks::<NOTE_BYTES>();
-        let notes = whole.iter().copied().filter_map(Note::decode).collect();
-        self.buffer = rest.to_vec();
-        Ok(Some(notes))
+        ending
     }
 }

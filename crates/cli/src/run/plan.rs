@@ -7,12 +7,16 @@ use std::time::Duration;
 use holdtight::{MAX_TTL, Moment};
 
 use super::RunOptions;
+use crate::duration;
 
 /// The lease when nothing else is said.
 const TTL: Duration = Duration::from_secs(30);
 
 /// The shortest lease that is chosen without being asked for.
 const SHORT_TTL: Duration = Duration::from_secs(5);
+
+/// From TERM to KILL, if nothing else is said, for a command that was asked to stop and still has its lock.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Time, at most, from the last KILL to the deadline.
 const LEAD: Duration = Duration::from_millis(250);
@@ -21,8 +25,10 @@ const LEAD: Duration = Duration::from_millis(250);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) ttl: Duration,
-    /// From TERM to the deadline.
+    /// From TERM to KILL: before the lease ends, or after `--max-hold`.
     pub(super) kill_after: Duration,
+    /// From TERM to KILL for whoever was asked to stop while the lock is safe.
+    pub(super) patience: Duration,
     pub(super) max_hold: Option<Duration>,
     pub(super) keep_for: Option<Duration>,
 }
@@ -43,30 +49,43 @@ impl Plan {
         if options.max_hold.is_some_and(|most| most.is_zero()) {
             return Err("--max-hold must be more than zero".into());
         }
-        let kill_after = match options.kill_after {
-            Some(grace) if grace >= ttl / 2 => {
+        let kill_after = match (options.kill_after, options.usual_kill_after) {
+            (Some(grace), _) if grace >= ttl / 2 => {
+                let fitted = options.ttl.is_none() && keep_for.is_some();
                 return Err(format!(
-                    "--kill-after {grace:?} must be less than half of --ttl {ttl:?}: the command is stopped that long \
-                     before its lock ends"
+                    "--kill-after {} must be less than half the TTL of {}{}: the command is stopped that long before \
+                     its lock ends; shorten it, or lengthen --ttl",
+                    duration::text(grace),
+                    duration::text(ttl),
+                    if fitted { ", which was chosen to fit --keep-for" } else { "" },
                 ));
             }
-            Some(grace) if options.max_hold.is_some_and(|most| grace >= most) => {
-                return Err(format!("--kill-after {grace:?} must be less than --max-hold"));
-            }
-            Some(grace) => grace,
-            None => (ttl / 10).min(options.max_hold.map_or(Duration::MAX, |most| most / 4)),
+            (Some(grace), _) => grace,
+            // A setting is meant for all runs, so it gives way to what this one needs.
+            (None, Some(usual)) => usual.min(ttl * 2 / 5),
+            (None, None) => ttl / 10,
         };
-        Ok(Self { ttl, kill_after, max_hold: options.max_hold, keep_for })
+        let patience = options.kill_after.or(options.usual_kill_after).unwrap_or(PATIENCE);
+        Ok(Self { ttl, kill_after, patience, max_hold: options.max_hold, keep_for })
     }
 
     /// When to stop a group whose lock cannot be trusted after `deadline`.
     pub(super) fn schedule(&self, deadline: Moment) -> Schedule {
-        let lead = (self.ttl / 50).clamp(Duration::from_millis(5), LEAD);
+        let lead = self.lead();
         let kill_at = deadline.before(lead);
         Schedule { term_at: deadline.before(self.kill_after.max(lead)), kill_at }
     }
 
-    /// How often at least the lease is looked at. Timers stand still while the machine sleeps; this bounds the harm.
+    /// When somebody else must see to it, if the guardian has not: between its KILL and the end of the lease.
+    pub(super) fn dead_by(&self, schedule: Schedule) -> Moment {
+        schedule.kill_at.after(self.lead() / 2)
+    }
+
+    fn lead(&self) -> Duration {
+        (self.ttl / 50).clamp(Duration::from_millis(5), LEAD)
+    }
+
+    /// How often at least the lease is looked at, and the wrapper told of it.
     pub(super) fn tick(&self) -> Duration {
         (self.ttl / 8).clamp(Duration::from_millis(5), Duration::from_millis(250))
     }
@@ -85,12 +104,6 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// The same for whoever acts only if the first one does not: TERM a little later, KILL at the same time.
-    pub(super) fn for_second(self) -> Self {
-        let slack = self.kill_at.since(self.term_at) / 4;
-        Self { term_at: self.term_at.after(slack), ..self }
-    }
-
     /// What is due, for a group that has had its TERM or not.
     pub(super) fn due(self, now: Moment, told: bool) -> Option<Step> {
         if now >= self.kill_at {
@@ -128,6 +141,15 @@ mod tests {
     }
 
     #[test]
+    fn a_setting_that_does_not_fit_gives_way_and_a_flag_is_refused() {
+        let usual = RunOptions { ttl: Some(secs(5)), usual_kill_after: Some(secs(5)), ..options() };
+        assert_eq!(Plan::new(&usual).unwrap().kill_after, secs(2));
+        let kept = RunOptions { keep_for: Some(secs(5)), kill_after: Some(secs(10)), ..options() };
+        let refused = Plan::new(&kept).unwrap_err();
+        assert!(refused.contains("--keep-for") && !refused.contains("--ttl 5"), "{refused}");
+    }
+
+    #[test]
     fn the_grace_is_a_small_part_of_the_lease_and_may_be_less_than_half_of_it() {
         assert_eq!(Plan::new(&options()).unwrap().kill_after, secs(3));
         let asked = |ttl, grace| {
@@ -140,11 +162,16 @@ mod tests {
     }
 
     #[test]
-    fn a_short_max_hold_shortens_the_grace() {
-        let plan = Plan::new(&RunOptions { max_hold: Some(secs(2)), ..options() }).unwrap();
-        assert_eq!(plan.kill_after, Duration::from_millis(500));
-        let both = RunOptions { max_hold: Some(secs(2)), kill_after: Some(secs(2)), ..options() };
-        assert!(Plan::new(&both).is_err());
+    fn the_grace_has_nothing_to_do_with_max_hold_which_is_the_time_until_term() {
+        let both = RunOptions { max_hold: Some(secs(1)), kill_after: Some(secs(2)), ..options() };
+        assert_eq!(Plan::new(&both).unwrap().kill_after, secs(2));
+    }
+
+    #[test]
+    fn one_who_is_asked_to_stop_has_as_long_as_was_said_or_ten_seconds() {
+        assert_eq!(Plan::new(&options()).unwrap().patience, secs(10));
+        let said = RunOptions { kill_after: Some(secs(2)), ..options() };
+        assert_eq!(Plan::new(&said).unwrap().patience, secs(2));
     }
 
     #[test]
@@ -162,8 +189,8 @@ mod tests {
                     schedule.term_at.after(ttl / 2) >= deadline,
                     "renewal has had half the lease"
                 );
-                let second = schedule.for_second();
-                assert!(second.term_at >= schedule.term_at && second.kill_at == schedule.kill_at);
+                let second = plan.dead_by(schedule);
+                assert!(second > schedule.kill_at && second < deadline);
                 assert_eq!(
                     schedule.due(schedule.term_at.before(Duration::from_nanos(1)), false),
                     None

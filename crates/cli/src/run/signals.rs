@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::io;
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
 use self::queue::Queue;
 
@@ -31,32 +31,39 @@ const FORWARDED: [Signal; 15] = [
     Signal::SIGCONT,
 ];
 
-/// What else is blocked: `TTOU` and `TTIN`, so that the terminal can be handed over from the background.
-const QUIET: [Signal; 2] = [Signal::SIGTTIN, Signal::SIGTTOU];
+/// What else is blocked: `TTOU` and `TTIN`, so that the terminal can be handed over from the background, and `XFSZ`:
+/// a store that may not write (`ulimit -f`) is an error to be told, and not a death without a word.
+const QUIET: [Signal; 3] = [Signal::SIGTTIN, Signal::SIGTTOU, Signal::SIGXFSZ];
 
-fn heard() -> SigSet {
-    FORWARDED.into_iter().chain([Signal::SIGCHLD]).collect()
-}
+/// The signals that this run has blocked, in this thread and so in all threads and processes started from it.
+///
+/// What was blocked before is not among them: it is no business of ours, and stays blocked in the command.
+#[derive(Clone, Debug)]
+pub(super) struct Blocked(Vec<Signal>);
 
-/// Proof that signals are blocked in this thread, and so in all threads started from it.
-#[derive(Debug)]
-pub(super) struct Blocked(());
+impl Blocked {
+    /// The numbers, for another process.
+    pub(super) fn numbers(&self) -> Vec<i32> {
+        self.0.iter().map(|signal| *signal as i32).collect()
+    }
 
-fn blocked() -> SigSet {
-    let mut set = heard();
-    set.extend(QUIET);
-    set
+    /// What another process has blocked, in one that was started by it.
+    pub(super) fn from_numbers(numbers: &[i32]) -> Self {
+        Self(numbers.iter().filter_map(|number| Signal::try_from(*number).ok()).collect())
+    }
+
+    /// Undoes it.
+    pub(super) fn undo(&self) -> io::Result<()> {
+        Ok(self.0.iter().copied().collect::<SigSet>().thread_unblock()?)
+    }
 }
 
 /// Blocks the signals. To be called before any thread is started.
 pub(super) fn block() -> io::Result<Blocked> {
-    blocked().thread_block()?;
-    Ok(Blocked(()))
-}
-
-/// Undoes [`block`] in a process that was started with signals blocked.
-pub(super) fn unblock() -> io::Result<()> {
-    Ok(blocked().thread_unblock()?)
+    let wanted: Vec<Signal> = FORWARDED.into_iter().chain([Signal::SIGCHLD]).chain(QUIET).collect();
+    let set: SigSet = wanted.iter().copied().collect();
+    let before = set.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    Ok(Blocked(wanted.into_iter().filter(|signal| !before.contains(*signal)).collect()))
 }
 
 /// The signals, as they come.
@@ -69,11 +76,13 @@ pub(super) struct Signals {
 
 impl Signals {
     /// Listens. Must be called inside a runtime.
-    pub(super) fn listen(_: &Blocked) -> io::Result<Self> {
+    pub(super) fn listen(blocked: &Blocked) -> io::Result<Self> {
         // A parent that ignores SIGCHLD would have our children reaped by the kernel, and their exit codes lost. A
         // handler, though it never runs while the signal is blocked, ends that.
         drop(tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child())?);
-        Ok(Self { queue: Queue::of(heard())?, early: VecDeque::new() })
+        let ours = blocked.0.iter().copied().filter(|signal| !QUIET.contains(signal));
+        let heard = ours.chain([Signal::SIGCHLD]).collect();
+        Ok(Self { queue: Queue::of(heard)?, early: VecDeque::new() })
     }
 
     /// The next signal.
@@ -210,6 +219,11 @@ mod queue {
     pub(super) fn send_to_our_group(signal: Signal) -> io::Result<()> {
         Ok(raise(signal)?)
     }
+}
+
+/// Sends a signal to our process group, ourselves included.
+pub(super) fn send_to_our_group(signal: Signal) -> io::Result<()> {
+    queue::send_to_our_group(signal)
 }
 
 /// Whether `signal` ends a process that does nothing about it.

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use holdtight::{Backend, Builder, DistributedLock, Event, EventKind, LockError, StoreUrl};
-use holdtight_file::{Config, FileStore, SharedLiveness};
+use holdtight_file::{FileStore, SharedLiveness};
 
 /// An open store.
 pub(super) struct Store {
@@ -12,17 +12,20 @@ pub(super) struct Store {
     /// The store itself, if it is one that watches processes.
     files: Option<Arc<FileStore>>,
     failure: Arc<Mutex<Option<String>>>,
+    place: String,
 }
 
 impl Store {
+    /// Where the locks are kept, for people.
+    pub(super) fn place(&self) -> &str {
+        &self.place
+    }
+
     /// Opens the store that `url` names.
     pub(super) async fn open(url: &str) -> Result<Self, LockError> {
         let url = StoreUrl::new(url)?;
-        let files = match url.scheme() {
-            // Opened here rather than by its URL alone, because its liveness has to be shared.
-            "file" => Some(Arc::new(FileStore::open_blocking(Config::from_url(url.expose())?)?)),
-            _ => None,
-        };
+        // Opened here rather than by its URL alone, because its liveness has to be shared.
+        let files = crate::store::files(&url)?;
         let backend: Arc<dyn Backend> = match &files {
             Some(files) => Arc::clone(files) as _,
             None => holdtight::open(&url).await?,
@@ -34,7 +37,7 @@ impl Store {
             .on_event(move |event| note(&heard, event))
             .reveal_keys(|_| true)
             .build()?;
-        Ok(Self { lock, files, failure })
+        Ok(Self { lock, files, failure, place: url.to_string() })
     }
 
     /// What shows that we live, in a store that watches processes: to be shared with the guardian.

@@ -1,35 +1,51 @@
-//! The time between the grant and the end of the command: signals in, lease in; TERM, KILL and job control out.
+//! The time between the grant and the end of the work: signals in, lease in; TERM, KILL and job control out.
 //!
-//! Whatever wakes it, it looks at the lease first. A group that may have lost its lock does not get to run another
-//! instruction, also when the wrapper itself stood still.
+//! Whatever wakes it, it looks at the lease first. Work that may have lost its lock does not get to run another
+//! instruction, also when this process itself stood still. The work is over when nobody is left of all that the
+//! command started; whoever called is let go when its first process has ended.
 
-use std::process::Child;
 use std::time::Duration;
 
 use holdtight::{BootClock, Clock, Held, Loss, Moment};
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc;
 
+use super::alarm::Alarm;
+use super::caller::Caller;
 use super::child::{Ended, Running};
-use super::leash::{Leash, Note};
+use super::line::Ending;
 use super::plan::{Plan, Schedule, Step};
 use super::signals::Signals;
 use super::terminal::Terminal;
+use super::tree::{self, Left};
+use crate::conflict::quoted;
+use crate::exit;
 use crate::output;
 
-/// How often a dying group is looked at.
-const LOOK: Duration = Duration::from_millis(5);
+/// What ends so soon after the first process was not left behind.
+const SETTLE: Duration = Duration::from_millis(100);
 
-/// How long a killed group may take to disappear before we leave it to the guardian.
-const LAST_WAIT: Duration = Duration::from_secs(10);
+/// How often those are killed again who do not die: first, and at last.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
-/// Why a command was stopped.
+/// How long killed processes may take to disappear before whoever called is told that they do not.
+const LAST_WAIT: Duration = Duration::from_secs(5);
+
+/// Why the work was stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// This lock is gone, or could not be renewed in time.
     Lost { key: String, loss: Option<Loss> },
     /// It ran as long as `--max-hold` allows.
     MaxHold,
+    /// It was stopped by Ctrl-Z until the lease that it had then was over.
+    Slept,
+    /// Somebody sent TERM.
+    Asked,
+    /// A signal ended the first process.
+    Died,
+    /// The wrapper was killed.
+    Abandoned,
 }
 
 /// How it ended.
@@ -40,13 +56,13 @@ pub(super) struct Outcome {
     pub(super) cause: Option<Cause>,
     /// Whether it had the terminal when it ended.
     pub(super) on_terminal: bool,
+    /// The last signal that was sent to us to be passed on.
+    pub(super) passed_on: Option<Signal>,
     /// Set if there was nothing to run.
     pub(super) refusal: Option<std::io::Error>,
-    /// The guardian, on its way out.
-    pub(super) guardian: Option<Child>,
 }
 
-/// How far the stopping of the group has come.
+/// How far the stopping has come.
 #[derive(Debug)]
 enum Stage {
     Running,
@@ -58,6 +74,8 @@ enum Stage {
     /// KILL was sent.
     Killed {
         at: Moment,
+        again: Moment,
+        pause: Duration,
         cause: Cause,
     },
 }
@@ -68,32 +86,30 @@ pub(super) struct Supervisor<'a> {
     pub(super) locks: &'a [Held],
     /// When `--max-hold` ends.
     pub(super) hold_until: Moment,
+    /// Let go at the end of the first process.
+    pub(super) close: bool,
+    pub(super) json: bool,
     pub(super) signals: &'a mut Signals,
+    pub(super) alarm: Alarm,
     pub(super) terminal: Option<Terminal>,
-    pub(super) leash: Leash,
-    /// Makes another guardian, if one is killed.
-    pub(super) new_leash: &'a dyn Fn(&[Note]) -> std::io::Result<Leash>,
+    pub(super) caller: &'a mut Caller,
     pub(super) child: Running,
-    pub(super) verbose: bool,
-}
-
-enum Event {
-    Signal(Signal),
-    Lost,
-    Tick,
+    /// The end of the lease of a job that Ctrl-Z has stopped: renewals do not count until it goes on.
+    pub(super) sleeps_until: Option<Moment>,
 }
 
 impl Supervisor<'_> {
-    /// Watches until the command has ended and, if it was stopped, until its whole group is gone.
+    /// Watches until nobody is left at work, or, with `--close`, until the first process has ended.
     pub(super) async fn watch(mut self) -> Outcome {
         let mut stage = Stage::Running;
         let mut losses = self.watch_losses();
-        let mut ended = None;
-        let group = self.child.group;
+        let mut ended_at = None;
+        let mut on_terminal = false;
+        let mut passed_on = None;
         self.enforce(&mut stage, BootClock.now());
         if matches!(stage, Stage::Running) {
-            self.tell_guardian(&stage);
-            if let Some(terminal) = &mut self.terminal
+            self.tell_wrapper();
+            if let (Some(terminal), Some(group)) = (&mut self.terminal, self.child.group())
                 && terminal.is_wanted()
             {
                 terminal.give(group);
@@ -103,27 +119,48 @@ impl Supervisor<'_> {
         loop {
             let now = BootClock.now();
             self.enforce(&mut stage, now);
-            if ended.is_none() {
-                ended = self.child.ended();
+            let left = self.child.reap();
+            if self.child.ended().is_some() && ended_at.is_none() {
+                ended_at = Some(now);
+                on_terminal = self.terminal.as_ref().is_some_and(Terminal::is_given);
+                if let Some(terminal) = &mut self.terminal {
+                    terminal.take_back();
+                }
             }
-            if self.is_over(&mut stage, ended, now) {
+            if left == Left::Nobody {
                 break;
             }
-            self.tell_guardian(&stage);
-            let pause = self.pause(&stage, ended.is_some(), BootClock.now());
-            let event = tokio::select! {
+            if let Some(ended_at) = ended_at
+                && self.first_is_gone(&mut stage, ended_at, now)
+            {
+                break;
+            }
+            self.give_up_waiting(&stage, now);
+            self.tell_wrapper();
+            let pause = self.pause(&stage, ended_at, BootClock.now());
+            let signal = tokio::select! {
                 biased;
-                signal = self.signals.next() => Event::Signal(signal),
-                Some(()) = losses.recv() => Event::Lost,
-                () = tokio::time::sleep(pause) => Event::Tick,
+                signal = self.signals.next() => Some(signal),
+                () = self.caller.gone() => None,
+                Some(()) = losses.recv() => None,
+                () = self.alarm.after(pause) => None,
             };
             // We may have slept much longer than we meant to.
             self.enforce(&mut stage, BootClock.now());
-            if let Event::Signal(signal) = event {
-                self.heard(signal, &mut stage);
+            match signal {
+                Some(Signal::SIGCHLD) => {
+                    if let Some(by) = self.child.stopped() {
+                        self.stopped(by, &mut stage);
+                    }
+                }
+                Some(signal) => {
+                    passed_on = Some(signal);
+                    self.heard(signal, &mut stage);
+                }
+                None => {}
             }
         }
-        self.finish(stage, ended)
+        self.finish(stage, on_terminal, passed_on)
     }
 
     /// Wakes the loop as soon as the engine knows of a loss.
@@ -139,16 +176,14 @@ impl Supervisor<'_> {
         losses
     }
 
-    /// What the leases and `--max-hold` allow now, and which of them ends first.
-    fn outlook(&self, now: Moment) -> (Schedule, Cause) {
+    /// What the leases allow now, and which of them ends first.
+    fn outlook(&self, now: Moment) -> (Schedule, String) {
         let first =
             self.locks.iter().map(|held| (held.remaining(), held)).min_by_key(|(left, _)| *left);
         let lease_end = first.as_ref().map_or(Moment::FAR_FUTURE, |(left, _)| now.after(*left));
-        if self.hold_until <= lease_end {
-            return (self.plan.schedule(self.hold_until), Cause::MaxHold);
-        }
+        let lease_end = lease_end.min(self.sleeps_until.unwrap_or(Moment::FAR_FUTURE));
         let key = first.map(|(_, held)| held.key().to_string()).unwrap_or_default();
-        (self.plan.schedule(lease_end), Cause::Lost { key, loss: None })
+        (self.plan.schedule(lease_end), key)
     }
 
     /// The first lock that is gone for certain.
@@ -162,122 +197,165 @@ impl Supervisor<'_> {
         Some(Cause::Lost { key: held.key().to_string(), loss })
     }
 
-    /// Does to the group what is due.
+    /// Does to the work what is due.
     fn enforce(&mut self, stage: &mut Stage, now: Moment) {
-        let group = self.child.group;
-        if matches!(stage, Stage::Killed { .. }) {
-            group.signal(Signal::SIGKILL);
+        if let Stage::Killed { again, pause, .. } = stage {
+            if now >= *again {
+                self.signal_all(Signal::SIGKILL);
+                *pause = (*pause * 2).min(AGAIN.1);
+                *again = now.after(*pause);
+            }
             return;
         }
         if let Some(cause) = self.lost() {
             // Somebody else may have it already: no grace.
-            group.signal(Signal::SIGKILL);
-            *stage = Stage::Killed { at: now, cause };
+            self.kill(stage, now, cause);
             return;
         }
-        match stage {
-            Stage::Running => {
-                let (schedule, cause) = self.outlook(now);
-                match schedule.due(now, false) {
-                    None => {}
-                    Some(Step::Term) => {
-                        group.signal(Signal::SIGTERM);
-                        let _ = self.leash.told();
-                        *stage = Stage::Told { kill_at: schedule.kill_at, cause };
-                    }
-                    Some(Step::Kill) => {
-                        group.signal(Signal::SIGKILL);
-                        *stage = Stage::Killed { at: now, cause };
-                    }
-                }
+        let (schedule, key) = self.outlook(now);
+        let told = matches!(stage, Stage::Told { .. });
+        let sleeps = self.sleeps_until.is_some();
+        let lost = if sleeps { Cause::Slept } else { Cause::Lost { key, loss: None } };
+        match (schedule.due(now, told), &stage) {
+            (Some(Step::Kill), _) => self.kill(stage, now, lost),
+            (Some(Step::Term), _) => {
+                self.signal_all(Signal::SIGTERM);
+                *stage = Stage::Told { kill_at: schedule.kill_at, cause: lost };
             }
-            Stage::Told { kill_at, cause } if now >= *kill_at => {
-                group.signal(Signal::SIGKILL);
-                *stage = Stage::Killed { at: now, cause: cause.clone() };
+            (None, Stage::Told { kill_at, cause }) if now >= *kill_at => {
+                let cause = cause.clone();
+                self.kill(stage, now, cause);
             }
-            Stage::Told { .. } | Stage::Killed { .. } => {}
+            (None, Stage::Running) if now >= self.hold_until => {
+                self.stop(stage, self.plan.kill_after, Cause::MaxHold);
+            }
+            (None, Stage::Running) if self.caller.was_killed() => {
+                self.stop(stage, self.plan.kill_after, Cause::Abandoned);
+            }
+            (None, _) => {}
         }
     }
 
-    /// Whether there is nothing more to wait for.
-    fn is_over(&self, stage: &mut Stage, ended: Option<Ended>, now: Moment) -> bool {
-        match stage {
-            Stage::Running => match ended {
-                None => false,
-                // The guardian stopped it, because we were not there in time.
-                Some(Ended::Signal(signal))
-                    if [Signal::SIGTERM as i32, Signal::SIGKILL as i32].contains(&signal)
-                        && now >= self.outlook(now).0.term_at =>
-                {
-                    let (schedule, cause) = self.outlook(now);
-                    *stage = Stage::Told { kill_at: schedule.kill_at, cause };
-                    self.child.group.is_empty()
-                }
-                // It is over, in time. What it leaves in the background goes on, without the lock.
-                Some(_) => true,
-            },
-            Stage::Told { .. } => ended.is_some() && self.child.group.is_empty(),
-            Stage::Killed { at, .. } => {
-                self.child.group.is_empty() && ended.is_some() || now.since(*at) > LAST_WAIT
-            }
-        }
+    fn signal_all(&self, signal: Signal) {
+        tree::signal_all(signal, self.child.group());
     }
 
-    fn pause(&self, stage: &Stage, leader_is_gone: bool, now: Moment) -> Duration {
-        let tick = self.plan.tick();
-        let next = match stage {
-            Stage::Running => self.outlook(now).0.next(now, false),
-            Stage::Told { .. } if leader_is_gone => LOOK,
-            Stage::Told { kill_at, .. } => kill_at.since(now),
-            Stage::Killed { .. } => LOOK,
-        };
-        next.clamp(Duration::from_millis(1), tick)
+    /// Asks all to end, while the lock is safe, and leaves them some time.
+    fn stop(&self, stage: &mut Stage, grace: Duration, cause: Cause) {
+        self.signal_all(Signal::SIGTERM);
+        // One that was stopped can only obey if it runs.
+        self.signal_all(Signal::SIGCONT);
+        *stage = Stage::Told { kill_at: BootClock.now().after(grace), cause };
     }
 
-    /// Keeps the guardian informed; a guardian that was killed is replaced.
-    fn tell_guardian(&mut self, stage: &Stage) {
-        let told = match stage {
-            Stage::Running => {
-                let (schedule, _) = self.outlook(BootClock.now());
-                self.leash.schedule(schedule)
-            }
-            Stage::Told { .. } | Stage::Killed { .. } => Ok(()),
-        };
-        if told.is_ok() && !self.leash.is_cut() {
-            return;
-        }
-        let (schedule, _) = self.outlook(BootClock.now());
-        let mut notes =
-            vec![Note::Group(self.child.group, self.plan.kill_after), Note::Schedule(schedule)];
+    fn kill(&self, stage: &mut Stage, now: Moment, cause: Cause) {
+        self.signal_all(Signal::SIGKILL);
+        *stage = Stage::Killed { at: now, again: now.after(AGAIN.0), pause: AGAIN.0, cause };
+    }
+
+    /// The first process has ended and others are left. Returns whether that is the end.
+    fn first_is_gone(&mut self, stage: &mut Stage, ended_at: Moment, now: Moment) -> bool {
         if !matches!(stage, Stage::Running) {
-            notes.push(Note::Told);
+            return false;
         }
-        match (self.new_leash)(&notes) {
-            Ok(leash) => self.leash = leash,
-            Err(error) if self.verbose => {
-                output::complain(format_args!(
-                    "the guardian is gone and could not be replaced: {error}"
-                ));
+        if self.close {
+            return true;
+        }
+        match self.child.ended() {
+            Some(Ended::Signal(_)) => {
+                self.stop(stage, self.plan.patience, Cause::Died);
             }
-            Err(_) => {}
+            Some(ended) if now.since(ended_at) >= SETTLE && self.caller.is_there() => {
+                let left = tree::list(&tree::descendants());
+                let keys: Vec<_> =
+                    self.locks.iter().map(|held| quoted(held.key().as_str())).collect();
+                let keys = keys.join(", ");
+                let line = output::line(
+                    self.json,
+                    "note",
+                    format_args!(
+                        "the command has ended, but {left} still runs and keeps {keys} until it ends; with -o the lock \
+                         is let go at the end of the command"
+                    ),
+                );
+                self.let_go_of_caller(Ending {
+                    code: ended.code(),
+                    lines: vec![line],
+                    ..Ending::default()
+                });
+            }
+            _ => {}
         }
+        false
+    }
+
+    /// Whoever called does not wait for what cannot be killed: another user's process, or one deep in the kernel.
+    fn give_up_waiting(&mut self, stage: &Stage, now: Moment) {
+        let Stage::Killed { at, cause, .. } = stage else { return };
+        if now.since(*at) < LAST_WAIT || !self.caller.is_there() {
+            return;
+        }
+        let left = tree::list(&tree::descendants());
+        let keys: Vec<_> = self.locks.iter().map(|held| quoted(held.key().as_str())).collect();
+        let keys = keys.join(", ");
+        let told = match cause {
+            Cause::Lost { .. } => {
+                format!(
+                    "lost {keys}, and {left} could not be stopped: it may be at work without the lock"
+                )
+            }
+            _ => format!("{left} could not be stopped and keeps {keys} until it ends"),
+        };
+        let code = match (cause, self.child.ended()) {
+            (Cause::Asked | Cause::Died, Some(ended)) => ended.code(),
+            _ => exit::LOST,
+        };
+        let line = output::line(self.json, "error", told);
+        self.let_go_of_caller(Ending { code, lines: vec![line], ..Ending::default() });
+    }
+
+    fn let_go_of_caller(&mut self, ending: Ending) {
+        if let Some(mut terminal) = self.terminal.take() {
+            terminal.take_back();
+        }
+        self.caller.let_go(Ending { stays: true, ..ending });
+    }
+
+    fn pause(&self, stage: &Stage, ended_at: Option<Moment>, now: Moment) -> Duration {
+        let next = match stage {
+            Stage::Running => {
+                let (schedule, _) = self.outlook(now);
+                let settled = ended_at.filter(|_| self.caller.is_there());
+                let settled = settled.map_or(Moment::FAR_FUTURE, |at| at.after(SETTLE));
+                schedule.next(now, false).min(self.hold_until.min(settled).since(now))
+            }
+            Stage::Told { kill_at, .. } => kill_at.since(now),
+            Stage::Killed { again, .. } => again.since(now),
+        };
+        next.clamp(Duration::from_millis(1), self.plan.tick())
+    }
+
+    /// Tells the wrapper when it must see to it itself.
+    fn tell_wrapper(&mut self) {
+        let (schedule, _) = self.outlook(BootClock.now());
+        self.caller.dead_by(self.plan.dead_by(schedule));
     }
 
     fn heard(&mut self, signal: Signal, stage: &mut Stage) {
-        match signal {
-            Signal::SIGCHLD => {
-                if let Some(by) = self.child.stopped() {
-                    self.stopped(by, stage);
+        match (signal, &stage) {
+            (_, Stage::Killed { .. }) => {}
+            (Signal::SIGTERM, Stage::Running) => self.stop(stage, self.plan.patience, Cause::Asked),
+            _ => {
+                if let Some(group) = self.child.group() {
+                    group.signal(signal);
                 }
             }
-            _ if matches!(stage, Stage::Killed { .. }) => {}
-            _ => self.child.group.signal(signal),
         }
     }
 
     /// The command was stopped: by Ctrl-Z, or because it wants the terminal.
     fn stopped(&mut self, by: i32, stage: &mut Stage) {
-        let group = self.child.group;
+        let Some(group) = self.child.group() else { return };
         let by = Signal::try_from(by).unwrap_or(Signal::SIGSTOP);
         let wants_terminal = matches!(by, Signal::SIGTTIN | Signal::SIGTTOU);
         // Without a terminal nobody would continue us: a stopped command is then just a slow one.
@@ -288,16 +366,11 @@ impl Supervisor<'_> {
             return;
         }
         terminal.take_back();
-        // We stop with it, as a shell expects of a job. From here on nothing is renewed; the guardian has the schedule.
+        // The wrapper stops with it, as a shell expects of a job.
         let own = if wants_terminal { by } else { Signal::SIGTSTP };
-        let continued = self.signals.stop_group(own).unwrap_or(false);
-        // First of all: is it still ours?
-        self.enforce(stage, BootClock.now());
-        if matches!(stage, Stage::Killed { .. }) {
-            return;
-        }
+        let Some(continued) = self.stop_with_wrapper(own, stage) else { return };
         if !continued {
-            // We have no shell that could stop us. What the kernel does to such groups is done to the command.
+            // It has no shell that could stop it. What the kernel does to such groups is done to the command.
             match by {
                 Signal::SIGTTIN | Signal::SIGTTOU => group.signal(Signal::SIGHUP),
                 Signal::SIGTSTP => {}
@@ -312,26 +385,50 @@ impl Supervisor<'_> {
         group.signal(Signal::SIGCONT);
     }
 
-    fn finish(mut self, stage: Stage, ended: Option<Ended>) -> Outcome {
-        let on_terminal = self.terminal.as_ref().is_some_and(Terminal::is_given);
-        let killed = matches!(stage, Stage::Killed { .. });
+    /// Has the wrapper stop, and waits until it goes on: whether it was stopped. `None` if there is nothing to go on with.
+    ///
+    /// A stopped job does not keep others waiting for longer than its lease: whatever is renewed meanwhile, the schedule
+    /// is that of the moment in which it was stopped.
+    fn stop_with_wrapper(&mut self, by: Signal, stage: &mut Stage) -> Option<bool> {
+        self.caller.ask_to_stop(by);
+        let now = BootClock.now();
+        let left = self.locks.iter().map(Held::remaining).min().unwrap_or_default();
+        self.sleeps_until = Some(now.after(left));
+        let continued = loop {
+            let now = BootClock.now();
+            self.enforce(stage, now);
+            if !matches!(stage, Stage::Running) {
+                break None;
+            }
+            let pause = self.pause(stage, None, now);
+            if let Some(continued) = self.caller.wait_for_continue(pause) {
+                // First of all: is it still ours?
+                self.enforce(stage, BootClock.now());
+                break matches!(stage, Stage::Running).then_some(continued);
+            }
+        };
+        // Told to end while it sleeps, it still has to be dead by then.
+        if continued.is_some() {
+            self.sleeps_until = None;
+        }
+        continued
+    }
+
+    fn finish(mut self, stage: Stage, on_terminal: bool, passed_on: Option<Signal>) -> Outcome {
         if let Some(terminal) = &mut self.terminal {
             terminal.take_back();
-            if killed {
+            if matches!(stage, Stage::Killed { .. }) {
                 terminal.reset_modes();
             }
         }
+        // Nobody is left to be stopped, however long the store takes from here on.
+        self.caller.dead_by(Moment::FAR_FUTURE);
         let cause = match stage {
             Stage::Running => None,
             Stage::Told { cause, .. } | Stage::Killed { cause, .. } => Some(cause),
         };
-        // While somebody is left, the guardian stays, and with it whatever shows that we live.
-        let guardian =
-            (cause.is_none() || self.child.group.is_empty()).then(|| self.leash.let_go());
         let refusal = self.child.refusal();
-        // Only now may its number be used again.
-        self.child.reap();
-        Outcome { ended, cause, on_terminal, refusal, guardian }
+        Outcome { ended: self.child.ended(), cause, on_terminal, passed_on, refusal }
     }
 }
 

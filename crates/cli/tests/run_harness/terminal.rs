@@ -119,3 +119,4 @@ impl Terminal {
 
 pub(crate) const CTRL_C: &str = "\x03";
 pub(crate) const CTRL_Z: &str = "\x1a";
+pub(crate) const CTRL_BACKSLASH: &str = "\x1c";

@@ -49,9 +49,12 @@ impl Home {
 
     /// Writes a file, and the directories it stands in.
     pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt as _;
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, text).unwrap();
+        // As whoever keeps a token or a password in it should have it.
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         path
     }
 

@@ -1,0 +1,301 @@
+//! The wrapper: the process that the user started. It starts the guardian, passes signals on to it, stops and ends with
+//! the command, and stops the work itself if the guardian is killed or stands still.
+//!
+//! It touches no store. What it shares with the guardian is what shows others that the lock is held, and a child
+//! subreaper's place above it: the work of a guardian that is gone becomes the wrapper's.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use holdtight::{BootClock, Clock, Moment};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rustix::process::WaitStatus;
+
+use super::alarm::Alarm;
+use super::line::{Ending, Heard, Line, ToGuardian, ToWrapper};
+use super::plan::Plan;
+use super::signals::{self, Blocked, Signals};
+use super::tree::{self, Left};
+use super::{RunOptions, cannot, guardian, own_binary};
+use crate::conflict::quoted;
+use crate::disposition;
+use crate::exit::{self, Failure};
+use crate::output;
+
+/// How often at least the boot clock is read: a guardian that stands still is found by it.
+const TICK: Duration = Duration::from_millis(250);
+
+/// How often a work that must end is looked at: first, and at last.
+const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
+
+/// How long killed processes may take to disappear.
+const LAST_WAIT: Duration = Duration::from_secs(5);
+
+/// Runs the command under a guardian, and returns the exit code of all of it.
+pub(super) fn run(options: &RunOptions, plan: Plan, args: &[OsString]) -> Result<u8, Failure> {
+    // Before the runtime: its threads must not take signals either.
+    let blocked = signals::block().map_err(|error| cannot("block signals", &error))?;
+    tree::adopt_orphans().map_err(|error| cannot("become a child subreaper", &error))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| cannot("start", &error))?;
+    let ending = runtime.block_on(async {
+        let wrapper = Wrapper::start(options, plan, args, &blocked);
+        let wrapper = wrapper.map_err(|error| cannot("start another process", &error))?;
+        Ok::<_, Failure>(wrapper.watch().await)
+    })?;
+    for line in &ending.lines {
+        output::print_line(line);
+    }
+    if let Some(signal) = ending.signal.and_then(|signal| Signal::try_from(signal).ok()) {
+        if ending.to_group {
+            // The terminal sent it to the command alone. Shells and `make` around us stop only if they get it too.
+            let _ = signals::send_to_our_group(signal);
+        }
+        disposition::die_of(signal);
+        return Ok(exit::signalled(signal as i32));
+    }
+    Ok(ending.code)
+}
+
+struct Wrapper<'a> {
+    options: &'a RunOptions,
+    plan: Plan,
+    signals: Signals,
+    alarm: Alarm,
+    line: Line,
+    guardian: Pid,
+    /// How the guardian ended.
+    ended: Option<WaitStatus>,
+    /// What shows others that the lock is held.
+    liveness: Vec<OwnedFd>,
+    /// The process group of the command.
+    group: Option<i32>,
+    /// When nobody may be at work any more.
+    dead_by: Option<Moment>,
+}
+
+impl<'a> Wrapper<'a> {
+    fn start(
+        options: &'a RunOptions,
+        plan: Plan,
+        args: &[OsString],
+        blocked: &Blocked,
+    ) -> io::Result<Self> {
+        let signals = Signals::listen(blocked)?;
+        let alarm = Alarm::new()?;
+        let (line, theirs) = Line::pair()?;
+        let group = nix::unistd::getpgrp().as_raw();
+        // On the line before anybody reads it: if we are killed right now, the guardian knows what to do.
+        let hello = ToGuardian::Hello { group, blocked: blocked.numbers() };
+        line.send(&hello, &[io::stdin().as_fd()])?;
+        let guardian = Command::new(own_binary()?)
+            .arg0("holdtight")
+            .args([guardian::ARGUMENT, &std::process::id().to_string()])
+            .args(args.iter().skip(1))
+            .stdin(theirs)
+            // Whoever kills a job kills its process group; the guardian must outlive that.
+            .process_group(0)
+            .spawn()?;
+        let guardian = Pid::from_raw(i32::try_from(guardian.id()).map_err(io::Error::other)?);
+        Ok(Self {
+            options,
+            plan,
+            signals,
+            alarm,
+            line,
+            guardian,
+            ended: None,
+            liveness: Vec::new(),
+            group: None,
+            dead_by: None,
+        })
+    }
+
+    async fn watch(mut self) -> Ending {
+        let mut end = None;
+        let mut open = true;
+        while end.is_none() && self.ended.is_none() {
+            let now = BootClock.now();
+            if self.is_late(now) {
+                // It may be that we stood still, and have not read what it said since.
+                let heard = self.line.take();
+                end = self.hear(heard);
+            }
+            if end.is_none() && self.is_late(now) {
+                // It stands still, or has been starved. It must not wake up after the lock has passed on.
+                self.send(Signal::SIGKILL);
+                break;
+            }
+            let pause = self.dead_by.map_or(TICK, |moment| moment.since(now));
+            tokio::select! {
+                biased;
+                signal = self.signals.next() => self.pass_on(signal),
+                heard = self.line.next(), if open => {
+                    open = !heard.closed;
+                    end = self.hear(heard);
+                }
+                () = self.alarm.after(pause.clamp(Duration::from_millis(1), TICK)) => {}
+            }
+            self.reap();
+        }
+        if end.is_none() {
+            let last = self.line.take();
+            end = self.hear(last);
+        }
+        match (end, self.ended) {
+            (Some(end), _) => {
+                // Nothing of ours may show that somebody is at work when it is not so.
+                self.liveness.clear();
+                if !end.stays {
+                    self.dismiss();
+                }
+                end
+            }
+            // It has told by itself what there was to tell.
+            (None, Some(status)) if status.exit_status().is_some() && self.group.is_none() => {
+                let code = status.exit_status().and_then(|code| u8::try_from(code).ok());
+                Ending { code: code.unwrap_or(exit::SOFTWARE), ..Ending::default() }
+            }
+            (None, _) => self.take_over().await,
+        }
+    }
+
+    fn is_late(&self, now: Moment) -> bool {
+        self.dead_by.is_some_and(|moment| now >= moment)
+    }
+
+    fn hear(&mut self, heard: Heard<ToWrapper>) -> Option<Ending> {
+        for message in heard.messages {
+            match message {
+                ToWrapper::Liveness => self.liveness = self.line.descriptors(),
+                ToWrapper::Started { group } => self.group = Some(group),
+                ToWrapper::DeadBy(moment) => self.dead_by = Some(Moment::from_nanos(moment)),
+                ToWrapper::Stop(signal) => {
+                    let signal = Signal::try_from(signal).unwrap_or(Signal::SIGTSTP);
+                    let stopped = self.signals.stop_group(signal).unwrap_or(false);
+                    let _ = self.line.send(&ToGuardian::Continued(stopped), &[]);
+                }
+                ToWrapper::End(end) => return Some(end),
+            }
+        }
+        None
+    }
+
+    fn pass_on(&self, signal: Signal) {
+        if signal != Signal::SIGCHLD {
+            self.send(signal);
+        }
+    }
+
+    /// Sends the guardian a signal, while nobody else can have its number.
+    fn send(&self, signal: Signal) {
+        if self.ended.is_none() {
+            let _ = kill(self.guardian, signal);
+        }
+    }
+
+    /// Reaps what has ended: the guardian, or orphans, if we are the first process of a container.
+    fn reap(&mut self) -> Left {
+        tree::reap(|pid, status| {
+            if pid == self.guardian.as_raw() {
+                self.ended = Some(status);
+            }
+        })
+    }
+
+    /// Waits for a guardian that has nothing left to do, so it need not end by itself.
+    fn dismiss(&mut self) {
+        self.send(Signal::SIGKILL);
+        // Not by the runtime's timer, which counts in milliseconds: whoever called us waits for this.
+        let mut pause = Duration::from_micros(20);
+        while self.ended.is_none() && pause < Duration::from_secs(1) {
+            self.reap();
+            if self.ended.is_none() {
+                std::thread::sleep(pause);
+                pause *= 2;
+            }
+        }
+    }
+
+    /// The guardian is gone, and what it had started has become ours: stops it, and returns when nobody is left.
+    async fn take_over(&mut self) -> Ending {
+        let mut kill_at = BootClock.now().after(self.plan.kill_after);
+        if let Some(moment) = self.dead_by {
+            kill_at = kill_at.min(moment);
+        }
+        let mut told = false;
+        let mut pause = LOOK.0;
+        let started = BootClock.now();
+        while self.reap() == Left::Somebody {
+            let now = BootClock.now();
+            if now >= kill_at {
+                tree::signal_all(Signal::SIGKILL, None);
+            } else if !std::mem::replace(&mut told, true) && self.ended.is_some() {
+                tree::signal_all(Signal::SIGTERM, None);
+                tree::signal_all(Signal::SIGCONT, None);
+            } else if self.ended.is_none() {
+                told = false;
+            }
+            if now.since(started) > self.plan.kill_after + LAST_WAIT {
+                break;
+            }
+            let next = if now < kill_at { kill_at.since(now).min(pause) } else { pause };
+            pause = (pause * 2).min(LOOK.1);
+            tokio::select! {
+                biased;
+                // Only the end of a child is of interest now.
+                _ = self.signals.next() => {}
+                () = self.alarm.after(next.max(Duration::from_millis(1))) => {}
+            }
+        }
+        let left = tree::descendants();
+        self.take_terminal_back();
+        self.liveness.clear();
+        self.lost(&left)
+    }
+
+    fn take_terminal_back(&self) {
+        let Some(group) = self.group else { return };
+        if let Some(mut terminal) =
+            super::terminal::Terminal::open(nix::unistd::getpgrp().as_raw(), &io::stdin())
+        {
+            terminal.take_from(group);
+        }
+    }
+
+    fn lost(&self, left: &[tree::Descendant]) -> Ending {
+        let keys: Vec<_> = self.options.keys.iter().map(|key| quoted(key)).collect();
+        let keys = keys.join(", ");
+        let (code, reason) = if self.group.is_none() {
+            (
+                exit::SOFTWARE,
+                "the process that was to hold it was killed; nothing was run".to_owned(),
+            )
+        } else if left.is_empty() {
+            (
+                exit::LOST,
+                "the process that held it was killed or stood still; the command was stopped"
+                    .to_owned(),
+            )
+        } else {
+            let left = tree::list(left);
+            (
+                exit::LOST,
+                format!("the process that held it was killed, and {left} could not be stopped"),
+            )
+        };
+        let line = if self.options.json {
+            let key = self.options.keys.join(", ");
+            serde_json::json!({ "error": "lost", "key": key, "reason": reason, "exit": code })
+                .to_string()
+        } else {
+            format!("holdtight: lost {keys}: {reason}")
+        };
+        Ending { code, lines: vec![line], ..Ending::default() }
+    }
+}

@@ -1,0 +1,243 @@
+//! `hold` itself, called inside `eval "$(…)"`: starts the keeper, waits for the lock, and prints code for the shell.
+
+use std::ffi::OsString;
+use std::fs::DirBuilder;
+use std::io::{self, BufRead as _, BufReader, IsTerminal as _, Read as _, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::unistd::Pid;
+use rustix::fs::{CWD, Mode, mkfifoat};
+
+use super::code::{self, Hold, VARIABLE, holds};
+use super::held::is_alive;
+use super::keep::{self, KEEPER, PIPE};
+use crate::args::HoldArgs;
+use crate::config::Origin;
+use crate::conflict::quoted;
+use crate::context::Context;
+use crate::disposition;
+use crate::duration;
+use crate::exit::{self, Failure};
+use crate::{output, store};
+
+/// The lease when nothing else is said, as for `run`.
+const TTL: Duration = Duration::from_secs(30);
+
+/// Takes the lock, and prints what the shell has to do to keep it.
+pub(crate) fn take(args: &HoldArgs, context: &Context) -> Result<u8, Failure> {
+    must_be_evaluated()?;
+    store::must_outlive_us(&context.settings)?;
+    store::check_keys([&args.key])?;
+    let mut before = holds(&std::env::var(VARIABLE).unwrap_or_default());
+    // What was given back, or lost, is nothing to go on with.
+    before.retain(is_alive);
+    if before.iter().any(|hold| hold.key == args.key) {
+        return Err(Failure::usage(format!(
+            "this script holds {} already; it would wait for itself",
+            quoted(&args.key)
+        )));
+    }
+    let descriptor = free_descriptor()?;
+    // A keeper that had them too would keep what this script has held before.
+    for hold in &before {
+        let _ = nix::unistd::close(i32::try_from(hold.descriptor).unwrap_or(-1));
+    }
+    let place = make_place()?;
+    let taken = Keeper::start(args, context, &place).and_then(Keeper::wait);
+    let (keeper, ready) = match taken {
+        Ok(taken) => taken,
+        Err(failure) => {
+            keep::remove(&place);
+            return Err(failure);
+        }
+    };
+    let told = ready
+        .hold(descriptor, &args.key)
+        .and_then(|hold| code::bind(&hold, &place.join(PIPE), &before));
+    let told = told.ok_or_else(|| Failure::new(exit::SOFTWARE, "the keeper said nonsense"));
+    if let Err(failure) = told.and_then(output::print) {
+        // Nobody can evaluate it, so nobody would ever give the lock back.
+        keeper.stop();
+        return Err(Failure::new(exit::LOST, format!("{failure}; the lock was given back")));
+    }
+    Ok(exit::OK)
+}
+
+/// Refuses to take a lock for a shell that does not evaluate the answer.
+fn must_be_evaluated() -> Result<(), Failure> {
+    let out = io::stdout();
+    let kind =
+        rustix::fs::fstat(&out).map(|found| rustix::fs::FileType::from_raw_mode(found.st_mode));
+    if out.is_terminal() || kind.is_ok_and(rustix::fs::FileType::is_char_device) {
+        return Err(Failure::usage(
+            "what this prints is for the shell, and nothing was taken; write: eval \"$(holdtight hold KEY || echo exit 1)\"",
+        ));
+    }
+    Ok(())
+}
+
+/// A number that is free in the script, whose descriptors we have inherited.
+fn free_descriptor() -> Result<u32, Failure> {
+    let is_free =
+        |number: &u32| std::fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_err();
+    (3..=9).rev().find(is_free).ok_or_else(|| {
+        Failure::usage("all descriptors from 3 to 9 are in use; close one, as in: exec 9>&-")
+    })
+}
+
+/// A new directory with a pipe in it, for this user alone.
+fn make_place() -> Result<PathBuf, Failure> {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let runtime = runtime.filter(|path| path.is_absolute() && path.is_dir());
+    let mut refused = None;
+    for parent in runtime.into_iter().chain([std::env::temp_dir()]) {
+        for number in 0..16 {
+            let now = holdtight::Clock::now(&holdtight::BootClock).as_nanos();
+            let place =
+                parent.join(format!("holdtight-hold-{}-{now:x}-{number}", std::process::id()));
+            match DirBuilder::new().mode(0o700).create(&place) {
+                Ok(()) => {
+                    let made = mkfifoat(CWD, place.join(PIPE), Mode::RUSR | Mode::WUSR);
+                    return match made {
+                        Ok(()) => Ok(place),
+                        Err(error) => {
+                            keep::remove(&place);
+                            Err(Failure::file(&place, &error.into()))
+                        }
+                    };
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => {
+                    refused = Some(Failure::file(&place, &error));
+                    break;
+                }
+            }
+        }
+    }
+    Err(refused.unwrap_or_else(|| {
+        Failure::usage("no place for a pipe; set TMPDIR to a directory of yours")
+    }))
+}
+
+/// The keeper, while we wait for it.
+struct Keeper(Child);
+
+/// What the keeper says when it has the lock: `PID START FENCE`.
+struct Ready(String);
+
+impl Ready {
+    fn hold(&self, descriptor: u32, key: &str) -> Option<Hold> {
+        holds(&format!("{descriptor} {} {key}", self.0.trim())).pop()
+    }
+}
+
+impl Keeper {
+    fn start(args: &HoldArgs, context: &Context, place: &Path) -> Result<Self, Failure> {
+        let settings = &context.settings;
+        let ttl = settings.ttl(args.ttl)?.unwrap_or(TTL);
+        let usual = settings.kill_after.as_ref().map(|span| span.value);
+        let grace = usual.unwrap_or(ttl / 10).min(ttl * 2 / 5);
+        let mut line: Vec<OsString> = vec![KEEPER.into(), place.into()];
+        if settings.store.origin == Origin::Flag {
+            line.extend(["--store".into(), settings.store.value.expose().into()]);
+        }
+        if context.json {
+            line.push("--json".into());
+        }
+        line.extend(["run".into(), format!("--key={}", args.key).into()]);
+        line.push(format!("--ttl={}", duration::text(ttl)).into());
+        line.push(format!("--kill-after={}", duration::text(grace)).into());
+        line.push(format!("--told-as={}", script_name()).into());
+        if args.patience.nonblock {
+            line.push("--nonblock".into());
+        }
+        if let Some(wait) = args.patience.wait {
+            line.push(format!("--wait={}", duration::text(wait)).into());
+        }
+        if let Some(reason) = &args.reason {
+            line.push(format!("--reason={reason}").into());
+        }
+        line.push("--".into());
+        line.extend(keep::words(place.as_os_str(), grace));
+        let keeper = Command::new("/proc/self/exe")
+            .arg0("holdtight")
+            .args(line)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            // Not ours: whoever reads that to its end must not wait for the end of the script.
+            .stderr(Stdio::piped())
+            .spawn();
+        let keeper = keeper.map_err(|error| {
+            Failure::new(exit::SOFTWARE, format!("cannot start another process: {error}"))
+        })?;
+        Ok(Self(keeper))
+    }
+
+    /// Waits until it has the lock, and passes on what it says meanwhile. Ctrl-C ends both.
+    fn wait(mut self) -> Result<(Self, Ready), Failure> {
+        self.end_with_us();
+        let relay = self.0.stderr.take().map(|mut stderr| {
+            std::thread::spawn(move || {
+                let mut chunk = [0; 4096];
+                while let Ok(read @ 1..) = stderr.read(&mut chunk) {
+                    let _ = io::stderr().write_all(&chunk[..read]);
+                }
+            })
+        });
+        let mut ready = String::new();
+        if let Some(stdout) = &mut self.0.stdout {
+            let _ = BufReader::new(stdout).read_line(&mut ready);
+        }
+        if ready.ends_with('\n') {
+            return Ok((self, Ready(ready)));
+        }
+        let status = self.0.wait();
+        if let Some(relay) = relay {
+            let _ = relay.join();
+        }
+        // It has told what there was to tell.
+        let code = status.ok().and_then(|status| status.code());
+        let code = code.and_then(|code| u8::try_from(code).ok()).filter(|code| *code != exit::OK);
+        Err(Failure::silent(code.unwrap_or(exit::SOFTWARE)))
+    }
+
+    /// Has a signal that ends us end the keeper too.
+    fn end_with_us(&self) {
+        let wanted = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+        let ours = wanted.into_iter().filter(|signal| !disposition::is_ignored(*signal));
+        let set: SigSet = ours.collect();
+        let keeper = self.0.id();
+        if set.thread_block().is_ok() {
+            std::thread::spawn(move || {
+                if let Ok(signal) = set.wait() {
+                    send_term(keeper);
+                    disposition::die_of(signal);
+                }
+            });
+        }
+    }
+
+    fn stop(mut self) {
+        send_term(self.0.id());
+        let _ = self.0.wait();
+    }
+}
+
+fn send_term(process: u32) {
+    if let Some(pid) = i32::try_from(process).ok().filter(|pid| *pid > 1) {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+    }
+}
+
+/// What the script is called, for whoever finds the key held.
+fn script_name() -> String {
+    let parent = std::os::unix::process::parent_id();
+    let name = std::fs::read_to_string(format!("/proc/{parent}/comm")).unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "sh".to_owned() } else { output::clean(name) }
+}
