@@ -35,7 +35,13 @@ mod tests {
 
     fn package(features: &[&str]) -> Package {
         let features = features.iter().map(ToString::to_string).collect();
-        Package { name: "a".to_owned(), features, doctests: false, published: true }
+        Package {
+            name: "a".to_owned(),
+            features,
+            doctests: false,
+            published: true,
+            roots: Vec::new(),
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod bench;
 mod ci;
 mod codegen;
 mod features;
+mod imports;
 mod install;
 mod lengths;
 mod links;

@@ -92,6 +92,7 @@ mod tests {
             features: Vec::new(),
             doctests,
             published: true,
+            roots: Vec::new(),
         };
         let packages = vec![package("cli", false), package("core", true)];
         Workspace { root: PathBuf::new(), target: PathBuf::new(), packages }

@@ -28,6 +28,8 @@ pub struct Package {
     pub doctests: bool,
     /// Whether others can depend on it.
     pub published: bool,
+    /// The files in which its libraries and programs begin.
+    pub roots: Vec<PathBuf>,
 }
 
 impl Workspace {
@@ -80,7 +82,14 @@ impl Package {
         // Without limits cargo says null; `publish = false` is an empty list of registries.
         let published = json["publish"].as_array().is_none_or(|list| !list.is_empty());
         let name = json.get("name")?.as_str()?.to_owned();
-        Some(Self { name, features, doctests, published })
+        let product = |target: &&Value| {
+            let kinds = target["kind"].as_array();
+            kinds.is_some_and(|kinds| kinds.iter().any(|kind| kind == "lib" || kind == "bin"))
+        };
+        let roots = targets.iter().filter(product);
+        let roots = roots.filter_map(|target| Some(PathBuf::from(target["src_path"].as_str()?)));
+        let roots = roots.collect();
+        Some(Self { name, features, doctests, published, roots })
     }
 }
 
