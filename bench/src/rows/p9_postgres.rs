@@ -22,6 +22,8 @@ use crate::{Bound, Comparison, Contender, Effort, Failure, Goal, Role, Row};
 /// Pairs per round, shared among the tasks.
 const PAIRS: u64 = 6_400;
 const TASKS: u64 = 64;
+/// A few keys per task, so that rows are both new and old.
+const KEYS: u64 = 10;
 const CONNECTIONS: usize = 4;
 const PEER: &str = "transaction per step";
 
@@ -56,9 +58,8 @@ fn each(effort: Effort) -> u64 {
     (effort.work(PAIRS) / TASKS).max(1)
 }
 
-/// A few keys per task, so that rows are both new and old.
 fn key(task: u64, n: u64) -> String {
-    format!("task:{task}:{}", n % 10)
+    format!("task:{task}:{}", n % KEYS)
 }
 
 /// One task, so that no two requests are in one packet.
@@ -68,8 +69,10 @@ fn round_trips(stage: &Stage) -> Comparison {
         let (proxy, url) = stage.counted()?;
         let connect = DistributedLock::builder(url).auto_renew(false);
         let lock = stage.runtime().block_on(connect.connect())?;
-        // The first pair connects, and what it connects for.
-        stage.runtime().block_on(our_pair(lock.clone(), "warm-up".to_owned()))?;
+        // Each key has its connection, and the first pair on one connects it.
+        for n in 0..KEYS {
+            stage.runtime().block_on(our_pair(lock.clone(), key(0, n)))?;
+        }
         let (before, pairs) = (proxy.traffic().requests, effort.work(1_000));
         pairs_per_second(stage.runtime(), 1, pairs, move |task, n| {
             our_pair(lock.clone(), key(task, n))

@@ -5,7 +5,9 @@
 
 mod distinct_keys;
 mod election;
+mod failover;
 pub(crate) mod held;
+mod load;
 mod several_keys;
 mod under_faults;
 
@@ -71,6 +73,41 @@ pub fn all() -> Vec<Soak> {
             about: "100 000 locks held and renewed on Redis for five minutes: none is lost",
             run: held::redis,
         },
+        Soak {
+            name: "load-memory",
+            about: "20 000 locks taken in every way there is from the memory store, also with lost calls: no promise is broken",
+            run: load::memory,
+        },
+        Soak {
+            name: "load-file",
+            about: "20 000 locks taken in every way there is from the file store, also in processes that are stopped and killed: no promise is broken",
+            run: load::file,
+        },
+        Soak { name: "load-redis", about: "the same on Redis", run: load::redis },
+        Soak { name: "load-postgres", about: "the same on PostgreSQL", run: load::postgres },
+        Soak { name: "load-etcd", about: "the same on etcd", run: load::etcd },
+        Soak {
+            name: "load-redis-cluster-moves",
+            about: "5 000 locks taken in every way there is while their slots move between the nodes of a Redis Cluster",
+            run: failover::redis_cluster,
+        },
+        Soak {
+            name: "load-redis-sentinel",
+            about: "the same through failovers of Redis by Sentinel, with and without waiting for the replica",
+            run: failover::redis_sentinel,
+        },
+        Soak {
+            name: "load-postgres-standby",
+            about: "the same while PostgreSQL primaries die and their synchronous standbys are promoted",
+            run: failover::postgres,
+        },
+        Soak {
+            name: "load-etcd-leaders",
+            about: "the same while the leader of three etcd members is killed and moved",
+            run: failover::etcd,
+        },
+        Soak { name: "load-memcached", about: "the same on Memcached", run: load::memcached },
+        Soak { name: "load-firestore", about: "the same on Firestore", run: load::firestore },
     ]
 }
 

@@ -190,7 +190,8 @@ fn is_ending(pid: u32) -> bool {
     matches!(words.first(), Some(&("Z" | "X"))) || flags & (EXITING | SIGNAL) != 0
 }
 
-const ROLE: &str = "HOLDTIGHT_SOAK_WORKER";
+/// Tells a process what it was started for: its number and its directory.
+pub(super) const ROLE: &str = "HOLDTIGHT_SOAK_WORKER";
 
 /// What this process was started for by a [`Crew`]: the directory to work in, and its number. `None` in the soak itself.
 pub(super) fn role() -> Option<(PathBuf, u64)> {
