@@ -118,6 +118,7 @@ mod tests {
             features: features.iter().map(ToString::to_string).collect(),
             doctests: true,
             published: true,
+            roots: Vec::new(),
         };
         Workspace {
             root: Path::new(env!("CARGO_MANIFEST_DIR")).join(".."),
