@@ -24,6 +24,7 @@ const STEPS: &[Step] = &[
     Step { name: "clippy", about: "lints, all targets", run: clippy },
     Step { name: "features", about: "each package and feature alone", run: features::check },
     Step { name: "doc", about: "documentation builds without warnings", run: doc },
+    Step { name: "package", about: "every published package is complete", run: package },
     Step { name: "deny", about: "licences and sources of dependencies, if installed", run: deny },
     Step { name: "schedules", about: "thread schedules, explored by shuttle", run: schedules },
     Step { name: "soak", about: "the long runs, at a twentieth", run: soak },
@@ -76,6 +77,15 @@ fn clippy(_: &Workspace) -> Outcome {
 fn doc(_: &Workspace) -> Outcome {
     let all = ["doc", "--locked", "--workspace", "--no-deps", "--all-features"];
     run_shown(cargo().args(all).env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// Packs what would be published, in the order of dependencies, and builds each from its package alone: a file that
+/// lies outside of its directory is missed here, not by the first user. Needs no network.
+fn package(workspace: &Workspace) -> Outcome {
+    let published = workspace.packages.iter().filter(|package| package.published);
+    let chosen = published.flat_map(|package| ["--package", &package.name]);
+    let pack = ["package", "--locked", "--offline", "--allow-dirty", "--quiet"];
+    run_shown(cargo().args(pack).args(chosen))
 }
 
 /// Advisories are not asked for: their database lives on the network, and a build must not depend on that.
