@@ -174,6 +174,11 @@ fn from_server(code: &str, error: &RedisError) -> LockError {
             "no fence is left below 2^53; set the server's clock right, then delete the fence counter \
              only if no resource remembers its numbers",
         ),
+        "MEETS" => (
+            ErrorKind::InvalidKey,
+            "in the syncguard layout this is also the name of another lock's counter or index, or the \
+             other way round; choose another key",
+        ),
         _ => (ErrorKind::Internal, "the server refused the step"),
     };
     let source = match error.detail() {
@@ -227,6 +232,7 @@ mod tests {
             ("MOVED 3999 127.0.0.1:6381", ErrorKind::InvalidConfig),
             ("CROSSSLOT Keys in request don't hash to the same slot", ErrorKind::InvalidConfig),
             ("FENCE no fence is left", ErrorKind::Internal),
+            ("MEETS one name", ErrorKind::InvalidKey),
             ("ERR something else", ErrorKind::Internal),
             (
                 "ERR Error running script (call to f_x): @user_script:4: @user_script: 4: -OOM command not allowed",

@@ -1,7 +1,8 @@
 //! What things are called in Redis: the lock itself, and the side keys that belong to it.
 //!
 //! A lock is exactly `prefix + key` (in the syncguard layout as that library derives it). Side keys have a control
-//! byte after the prefix, which neither a prefix nor a key can have, so no user's key ever meets one.
+//! byte after the prefix, which neither a prefix nor a key can have, so no user's key ever meets one. Only the counters
+//! and indexes of the syncguard layout have names that a key may have, too.
 
 use std::sync::Arc;
 
@@ -168,7 +169,8 @@ impl Names {
         self.prefix.len() + Key::MAX_BYTES + 32
     }
 
-    /// The key of the lock that was found under `name`; `None` for side keys and names of others.
+    /// The key of the lock that was found under `name`; `None` for side keys and names of others. Whether there is a lock
+    /// at all under it, only its value tells, if it [may be a side key](Self::may_be_side_key).
     pub(crate) fn key(&self, name: &str) -> Option<Key> {
         let rest = match self.layout {
             Layout::Token if self.prefix.is_empty() => {
@@ -177,13 +179,16 @@ impl Names {
             Layout::Native | Layout::Token => name.strip_prefix(&self.prefix)?,
             Layout::Syncguard => {
                 let rest = name.strip_prefix(&self.prefix)?;
-                let rest = if self.prefix.is_empty() { rest } else { rest.strip_prefix(':')? };
                 // Hashed names do not tell their keys, and fail here or are not found by their own name.
-                let reserved = rest.starts_with("id:") || rest.starts_with("fence:");
-                (!reserved).then_some(rest)?
+                if self.prefix.is_empty() { rest } else { rest.strip_prefix(':')? }
             }
         };
         Key::with_form(rest, KeyForm::Verbatim).ok()
+    }
+
+    /// Whether a side key of another lock may have the name of the lock called `key`.
+    pub(crate) fn may_be_side_key(&self, key: &Key) -> bool {
+        self.layout == Layout::Syncguard && syncguard::is_ambiguous(key)
     }
 }
 

@@ -486,9 +486,12 @@ impl RedisStore {
                 let fresh: Vec<Key> =
                     keys.into_iter().filter(|key| seen.insert(key.clone())).collect();
                 // A script on a cluster may name keys of one slot only.
-                let step = if self.fabric.is_cluster() { 1 } else { LIST_STEP };
+                let step = if self.names.together() { LIST_STEP } else { 1 };
                 for keys in fresh.chunks(step) {
-                    found.extend(self.holders(keys).await?);
+                    let holders = self.holders(keys).await?;
+                    found.extend(holders.into_iter().filter(|holder| {
+                        holder.fence.is_some() || !self.names.may_be_side_key(&holder.key)
+                    }));
                 }
                 cursor = next;
                 if cursor == 0 {

@@ -53,15 +53,15 @@ fn base64url(bytes: &[u8]) -> String {
 
 /// The lock called `key`.
 ///
-/// # Errors
-/// Keys that begin like the names of indexes and counters are refused: there they would break other locks.
+/// It may be the name of an index or of a counter of another lock, too: the scripts see to it that none of them
+/// overwrites another.
 pub(crate) fn lock(prefix: &str, key: &Key) -> Result<String, LockError> {
-    if ["id:", "fence:"].iter().any(|reserved| key.as_str().starts_with(reserved)) {
-        return Err(LockError::invalid_key(
-            "in the syncguard layout a key must not begin with \"id:\" or \"fence:\"",
-        ));
-    }
     storage_key(prefix, key.as_str(), LIMIT, RESERVE)
+}
+
+/// Whether the lock called `key` has a name that an index or a counter may have as well.
+pub(crate) fn is_ambiguous(key: &Key) -> bool {
+    ["id:", "fence:"].iter().any(|beginning| key.as_str().starts_with(beginning))
 }
 
 /// The counter of the lock whose Redis key is `lock`: the prefix stands in it twice.
@@ -126,12 +126,11 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_would_meet_an_index_or_a_counter_are_refused() {
-        for bad in ["id:x", "fence:syncguard:x"] {
-            let error = lock("syncguard", &Key::new(bad).unwrap()).unwrap_err();
-            assert_eq!(error.kind(), holdtight_core::ErrorKind::InvalidKey);
-        }
-        assert!(lock("syncguard", &Key::new("idx").unwrap()).is_ok());
+    fn keys_that_may_meet_an_index_or_a_counter_are_known() {
+        let key = |text| Key::new(text).unwrap();
+        assert!(is_ambiguous(&key("id:x")) && is_ambiguous(&key("fence:syncguard:x")));
+        assert!(!is_ambiguous(&key("idx")) && !is_ambiguous(&key("my:id:x")));
+        assert_eq!(lock("sg", &key("id:x")).unwrap(), "sg:id:x");
         assert_eq!(index("sg", "______________________").unwrap(), "sg:id:______________________");
     }
 

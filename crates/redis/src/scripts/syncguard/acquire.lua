@@ -11,10 +11,13 @@ local lock = lock_of(held)
 -- What cannot be read is somebody else's lock, for as long as it is there.
 local live = held and (not lock or is_live(lock, now))
 if live and not (lock and lock.lockId == ARGV[2]) then
+  -- The counter of another lock stays for ever: nobody should wait for that.
+  if string.find(ARGV[4], '^fence:') and string.find(held, '^%d+$') then return meets() end
   if KEYS[4] and lock then enqueue(KEYS[4], decimal(micros), ARGV[2]) end
   return table.concat({'B', ARGV[1], left_of(KEYS[1]), decimal(micros), lock and told(lock) or ''}, '\n')
 end
 
+if not has_room(KEYS[3], KEYS[1]) then return meets() end
 local ends = now + tonumber(ARGV[3])
 if live then
   lock.expiresAtMs = math.max(lock.expiresAtMs, ends)

@@ -17,7 +17,7 @@ for i = 1, #KEYS / 2 do
       -- always takes. Without it the lock could not be renewed.
       redis.call('PEXPIRE', key, decimal(ends - now + 1000))
       lock.expiresAtMs = ends
-      store(lock, now, key, index)
+      store(lock, now, key, has_room(index, key) and index)
     end
     answer[2 * i + 1], answer[2 * i + 2] = lock.fence, decimal(math.max(lock.expiresAtMs - now, 0))
   end

@@ -21,7 +21,18 @@ local function store(lock, now, key, index)
     cjson.encode(lock.key), cjson.encode(lock.lockId), lock.fence, lock.acquiredAtMs, lock.expiresAtMs)
   local life = string.format('%.0f', lock.expiresAtMs - now + 1000)
   redis.call('SET', key, text, 'PX', life)
-  redis.call('SET', index, key, 'PX', life)
+  if index then redis.call('SET', index, key, 'PX', life) end
+end
+
+-- Locks, counters and indexes share one space of names, so a key that begins with fence: or id: may stand where another
+-- lock has its counter or index. None of them ever overwrites another.
+local function meets()
+  return redis.error_reply('MEETS a lock and the counter or the index of a lock have one name')
+end
+
+-- Whether the index of the lock at key can stand here.
+local function has_room(index, key)
+  return index ~= key and not lock_of(read(index))
 end
 
 -- 15 digits from the counter that Node uses, refused above 9e14 as there, but before anything is written. A
@@ -30,6 +41,7 @@ end
 local function count(counter, micros)
   local now = math.floor(micros / 100)
   local last = redis.call('GET', counter)
+  if lock_of(last) then return nil, meets() end
   if last and not string.find(last, '^%d+$') or tonumber(last or 0) >= 900000000000000 then
     return nil, redis.error_reply('FENCE no fence is left, or the counter is not a number')
   end

@@ -5,7 +5,9 @@
 local held = read(KEYS[1])
 local lock = lock_of(held)
 if lock and lock.lockId == ARGV[2] and is_live(lock, math.floor(clock() / 1000)) then
-  redis.call('DEL', KEYS[1], KEYS[3])
+  -- If the index was lost, another lock may stand in its place.
+  if read(KEYS[3]) == KEYS[1] then redis.call('DEL', KEYS[3]) end
+  redis.call('DEL', KEYS[1])
   wake(KEYS[2], KEYS[1])
   return 'R\n' .. ARGV[1]
 end

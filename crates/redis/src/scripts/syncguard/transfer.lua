@@ -6,6 +6,7 @@ local micros = clock()
 local now = math.floor(micros / 1000)
 local lock = lock_of(read(KEYS[1]))
 if not (lock and is_live(lock, now)) then return 'N\n' .. ARGV[1] end
+if not has_room(KEYS[4], KEYS[1]) then return meets() end
 local ends = now + tonumber(ARGV[4])
 if lock.lockId == ARGV[3] then
   -- Done before, by a request whose answer was lost: the same grant, with its fence.
@@ -14,7 +15,7 @@ elseif lock.lockId == ARGV[2] then
   local fence, refusal = count(KEYS[2], micros)
   if not fence then return refusal end
   lock.lockId, lock.fence, lock.acquiredAtMs, lock.expiresAtMs = ARGV[3], fence, now, ends
-  redis.call('DEL', KEYS[3])
+  if read(KEYS[3]) == KEYS[1] then redis.call('DEL', KEYS[3]) end
 else
   return 'N\n' .. ARGV[1]
 end
