@@ -52,6 +52,28 @@ impl ErrorKind {
     pub fn is_definite(self) -> bool {
         !matches!(self, Self::Ambiguous | Self::Internal)
     }
+
+    /// One sentence for whoever is at the other end of a service: what is wrong in general, and whether to try again.
+    ///
+    /// It is one of a few fixed texts, so it names no key, holder, host, process, path or server.
+    pub fn public_text(self) -> &'static str {
+        match self {
+            Self::Timeout => "somebody else is working on this; try again later",
+            Self::Lost => "the work was stopped before it was done; try again",
+            Self::NotHeld => "this is not reserved any more; start again",
+            Self::Unavailable | Self::RateLimited => {
+                "the service cannot be used right now; try again later"
+            }
+            Self::Ambiguous => "it is not known whether this was done; look before you try again",
+            Self::InvalidKey => "this name cannot be used",
+            Self::InvalidToken => "this token cannot be used",
+            Self::Unsupported => "this cannot be done here",
+            Self::Closed => "the service is shutting down; try again later",
+            Self::AuthFailed | Self::InvalidConfig | Self::Internal => {
+                "the service is not set up right; tell its operators"
+            }
+        }
+    }
 }
 
 impl fmt::Display for ErrorKind {
@@ -76,7 +98,9 @@ impl fmt::Display for ErrorKind {
 
 /// Why an operation did not do what was asked.
 ///
-/// One word wide, so a `Result` stays small. Branch on [`LockError::kind`]; print it for people.
+/// One word wide, so a `Result` stays small. Branch on [`LockError::kind`]; print it for people who may know all of it:
+/// the text names the key, the holder's host, process, user and command, and what the store said. For everybody else
+/// there is [`LockError::public_text`].
 ///
 /// ```
 /// use holdtight_core::{ErrorKind, Key};
@@ -174,7 +198,7 @@ impl LockError {
         self
     }
 
-    /// Adds the error underneath.
+    /// Adds the error underneath: the text of this one ends with it.
     pub fn with_source(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
         self
@@ -183,6 +207,29 @@ impl LockError {
     /// What went wrong, to branch on.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
+    }
+
+    /// What may be shown to strangers, in the answer to a request for instance: see [`ErrorKind::public_text`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), holdtight_core::LockError> {
+    /// # use std::time::Duration;
+    /// # let lock = holdtight_core::DistributedLock::builder(holdtight_core::MemoryStore::new()).build()?;
+    /// let handle = lock.acquire("customer:4711").await?;
+    /// let busy = lock.acquire("customer:4711").wait(Duration::ZERO).await.unwrap_err();
+    /// assert!(busy.to_string().contains("customer:4711")); // and host, process and user: for the log
+    /// assert_eq!(busy.public_text(), "somebody else is working on this; try again later");
+    /// handle.release().await
+    /// # }
+    /// ```
+    pub fn public_text(&self) -> &'static str {
+        self.0.kind.public_text()
+    }
+
+    /// The error underneath, to look into. Its text stands at the end of this one's, so
+    /// [`source`](Error::source) goes on behind it, and whoever prints a chain of errors prints it once.
+    pub fn underlying(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
+        self.0.source.as_deref()
     }
 
     /// The key that this is about.
@@ -291,7 +338,8 @@ impl fmt::Debug for LockError {
 
 impl Error for LockError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.0.source.as_deref().map(|source| source as &(dyn Error + 'static))
+        // What is underneath was printed already.
+        self.underlying()?.source()
     }
 }
 
@@ -324,8 +372,26 @@ mod tests {
     #[test]
     fn the_source_is_kept() {
         let error = LockError::unavailable("cannot connect").with_source("connection refused");
-        assert_eq!(error.source().unwrap().to_string(), "connection refused");
+        assert_eq!(error.underlying().unwrap().to_string(), "connection refused");
         assert!(error.to_string().ends_with("(connection refused)"));
         assert!(error.kind().is_transient() && error.kind().is_definite());
+    }
+
+    #[test]
+    fn a_chain_of_errors_tells_every_cause_once() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let wrapped = LockError::unavailable("cannot connect").with_source(refused);
+        let error = LockError::ambiguous("gave up").with_source(wrapped);
+        let mut chain = error.to_string();
+        let mut next = error.source();
+        while let Some(source) = next {
+            chain += &source.to_string();
+            next = source.source();
+        }
+        assert_eq!(chain.matches("connection refused").count(), 1, "{chain}");
+        assert_eq!(chain.matches("cannot connect").count(), 1, "{chain}");
+        let io = LockError::internal("").with_source(std::io::Error::from_raw_os_error(13));
+        let inside = io.underlying().and_then(|source| source.downcast_ref::<std::io::Error>());
+        assert_eq!(inside.and_then(std::io::Error::raw_os_error), Some(13));
     }
 }

@@ -308,7 +308,7 @@ impl Drop for Page<'_> {
 
 /// Whether a file could not be opened because this process, or the machine, has too many open.
 fn is_too_many(error: &LockError) -> bool {
-    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref());
+    let source = error.underlying().and_then(|source| source.downcast_ref());
     let code = source.and_then(io::Error::raw_os_error).map(Errno::from_raw_os_error);
     matches!(code, Some(Errno::MFILE | Errno::NFILE))
 }

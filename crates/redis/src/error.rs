@@ -75,7 +75,7 @@ pub(crate) fn is_split(error: &LockError) -> bool {
 
 /// The code with which the server refused a step; empty if it did not.
 fn refusal(error: &LockError) -> &str {
-    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref());
+    let source = error.underlying().and_then(|source| source.downcast_ref());
     source.map_or("", |Plain(text)| text.split(' ').next().unwrap_or_default())
 }
 
