@@ -1,7 +1,7 @@
 //! The builders behind `lock.acquire(key)` and `lock.try_acquire(key)`: options first, then `.await` or `.run(…)`.
 
 use std::fmt;
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,8 @@ macro_rules! options {
                 self
             }
 
-            /// Ends the lock after so long, however often it is renewed: for work that may hang.
+            /// Ends the lock after so long, however often it is renewed: for work that may hang. The handle has lost it then;
+            /// others get it when the handle is dropped, or when the lease ends that was asked for last.
             pub fn max_hold(mut self, most: Duration) -> Self {
                 self.spec().max_hold = Some(most);
                 self
@@ -75,12 +76,30 @@ macro_rules! options {
     };
 }
 
+/// Makes a future of a builder, so that it can be spawned and collected as it is. Nothing is begun before the first poll.
+macro_rules! future {
+    ($builder:ident => $output:ty) => {
+        impl Future for $builder {
+            type Output = Result<$output, LockError>;
+
+            fn poll(
+                mut self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+            ) -> std::task::Poll<Self::Output> {
+                let running = self.running.take().unwrap_or_else(|| self.begin());
+                self.running.insert(running).as_mut().poll(cx)
+            }
+        }
+    };
+}
+
 /// A lock about to be taken: see [`DistributedLock::acquire`](crate::DistributedLock::acquire).
 #[must_use = "nothing happens until it is awaited"]
 pub struct Acquire {
     engine: Arc<Engine>,
     key: Result<Key, LockError>,
     spec: Arc<Spec>,
+    running: Option<Acquiring<LockHandle>>,
 }
 
 /// A lock about to be tried: see [`DistributedLock::try_acquire`](crate::DistributedLock::try_acquire).
@@ -89,6 +108,7 @@ pub struct TryAcquire {
     engine: Arc<Engine>,
     key: Result<Key, LockError>,
     spec: Arc<Spec>,
+    running: Option<Acquiring<Option<LockHandle>>>,
 }
 
 options!(Acquire, key);
@@ -121,7 +141,10 @@ macro_rules! wait_options {
 
 wait_options!(Acquire);
 
-pub(crate) use {options, wait_options};
+future!(Acquire => LockHandle);
+future!(TryAcquire => Option<LockHandle>);
+
+pub(crate) use {future, options, wait_options};
 
 impl Acquire {
     pub(crate) fn new(engine: &Arc<Engine>, key: &str) -> Self {
@@ -129,7 +152,18 @@ impl Acquire {
             engine: Arc::clone(engine),
             key: engine.key(key),
             spec: Arc::clone(&engine.defaults),
+            running: None,
         }
+    }
+
+    fn begin(&mut self) -> Acquiring<LockHandle> {
+        let (engine, key, spec) = (Arc::clone(&self.engine), same(&self.key), self.spec.clone());
+        Box::pin(async move {
+            match wait::acquire(engine, key?, spec).await? {
+                Outcome::Held(handle) => Ok(handle),
+                Outcome::Busy(error) => Err(error),
+            }
+        })
     }
 
     /// Takes the lock, runs `work` under it, and gives it back. The work is dropped if the lock is lost.
@@ -158,19 +192,27 @@ impl Acquire {
     /// # assert!(shipped.starts_with("release"));
     /// # Ok(()) }
     /// ```
-    pub async fn run<T, F>(self, work: F) -> Result<T, LockError>
-    where
-        F: AsyncFnOnce(Held) -> T,
-    {
-        under(self.into_future().await?, work).await
+    pub async fn run<W: Future>(
+        self,
+        work: impl FnOnce(Held) -> W,
+    ) -> Result<W::Output, LockError> {
+        under(self.await?, work).await
+    }
+}
+
+/// A key that was checked, for a future that may be made from a builder which stays behind.
+fn same(key: &Result<Key, LockError>) -> Result<Key, LockError> {
+    match key {
+        Ok(key) => Ok(key.clone()),
+        Err(error) => Err(error.duplicate()),
     }
 }
 
 /// Runs `work` under a lock and gives it back.
-async fn under<T, F>(handle: LockHandle, work: F) -> Result<T, LockError>
-where
-    F: AsyncFnOnce(Held) -> T,
-{
+async fn under<W: Future>(
+    handle: LockHandle,
+    work: impl FnOnce(Held) -> W,
+) -> Result<W::Output, LockError> {
     let held = handle.held();
     // Loss is looked at first: work that is woken together with the loss does not get to run once more.
     let ended = tokio::select! {
@@ -203,7 +245,17 @@ impl TryAcquire {
         if !spec.tries_once() {
             Arc::make_mut(&mut spec).wait = Some(Duration::ZERO);
         }
-        Self { engine: Arc::clone(engine), key: engine.key(key), spec }
+        Self { engine: Arc::clone(engine), key: engine.key(key), spec, running: None }
+    }
+
+    fn begin(&mut self) -> Acquiring<Option<LockHandle>> {
+        let (engine, key, spec) = (Arc::clone(&self.engine), same(&self.key), self.spec.clone());
+        Box::pin(async move {
+            match wait::acquire(engine, key?, spec).await? {
+                Outcome::Held(handle) => Ok(Some(handle)),
+                Outcome::Busy(_) => Ok(None),
+            }
+        })
     }
 
     /// As [`Acquire::run`], if the lock can be had at once: `Ok(None)` if it is busy, and nothing was run.
@@ -223,41 +275,13 @@ impl TryAcquire {
     /// # assert_eq!(removed, 17);
     /// # Ok(()) }
     /// ```
-    pub async fn run<T, F>(self, work: F) -> Result<Option<T>, LockError>
-    where
-        F: AsyncFnOnce(Held) -> T,
-    {
-        match self.into_future().await? {
+    pub async fn run<W: Future>(
+        self,
+        work: impl FnOnce(Held) -> W,
+    ) -> Result<Option<W::Output>, LockError> {
+        match self.await? {
             Some(handle) => Ok(Some(under(handle, work).await?)),
             None => Ok(None),
         }
-    }
-}
-
-impl IntoFuture for Acquire {
-    type Output = Result<LockHandle, LockError>;
-    type IntoFuture = Acquiring<LockHandle>;
-
-    fn into_future(self) -> Acquiring<LockHandle> {
-        Box::pin(async move {
-            match wait::acquire(self.engine, self.key?, self.spec).await? {
-                Outcome::Held(handle) => Ok(handle),
-                Outcome::Busy(error) => Err(error),
-            }
-        })
-    }
-}
-
-impl IntoFuture for TryAcquire {
-    type Output = Result<Option<LockHandle>, LockError>;
-    type IntoFuture = Acquiring<Option<LockHandle>>;
-
-    fn into_future(self) -> Acquiring<Option<LockHandle>> {
-        Box::pin(async move {
-            match wait::acquire(self.engine, self.key?, self.spec).await? {
-                Outcome::Held(handle) => Ok(Some(handle)),
-                Outcome::Busy(_) => Ok(None),
-            }
-        })
     }
 }

@@ -210,7 +210,8 @@ impl LockHandle {
         self.held.clone()
     }
 
-    /// Moves the end of the lease to at least `ttl` from now, by the store's time. Never shortens it.
+    /// Moves the end of the lease to at least `ttl` from now, by the store's time. Never shortens it. Returns how long the
+    /// lock is held from now on at least, as [`remaining`](Self::remaining) does.
     ///
     /// # Errors
     /// [`Lost`](crate::ErrorKind::Lost) if it is not ours any more; it cannot be revived. Other kinds if the store did
@@ -218,19 +219,41 @@ impl LockHandle {
     ///
     /// # Cancel safety
     /// Cancel-safe: the lease may or may not have been extended; the handle counts only on what it knows.
-    pub async fn extend(&self, ttl: Duration) -> Result<(), LockError> {
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), holdtight_core::LockError> {
+    /// # use std::time::Duration;
+    /// # let lock = holdtight_core::DistributedLock::builder(holdtight_core::MemoryStore::new()).build()?;
+    /// let handle = lock.acquire("export").ttl(Duration::from_secs(10)).auto_renew(false).await?;
+    /// let left = handle.extend(Duration::from_secs(60)).await?;
+    /// assert!(left > handle.ttl());
+    /// handle.release().await
+    /// # }
+    /// ```
+    pub async fn extend(&self, ttl: Duration) -> Result<Duration, LockError> {
         self.held.extend(ttl).await
     }
 
-    /// Adds `extra` to what is left of the lease, computed in the store; at most 24 h from now in all.
+    /// Adds `extra` to what is left of the lease, computed in the store; at most 24 h from now in all. Returns how long the
+    /// lock is held from now on at least.
     ///
     /// # Errors
     /// As [`extend`](Self::extend).
     ///
     /// # Cancel safety
     /// Not idempotent: if the future is dropped, the lease may or may not be longer.
-    pub async fn extend_by(&self, extra: Duration) -> Result<(), LockError> {
+    pub async fn extend_by(&self, extra: Duration) -> Result<Duration, LockError> {
         self.held.extend_by(extra).await
+    }
+
+    /// The lease that was asked for, and that each renewal asks for again.
+    pub fn ttl(&self) -> Duration {
+        self.held.ttl()
+    }
+
+    /// Whether the lock is renewed in the background.
+    pub fn is_auto_renewed(&self) -> bool {
+        self.held.is_auto_renewed()
     }
 
     /// Whether the lock is held, by the local deadline. No I/O.
@@ -303,6 +326,16 @@ impl Held {
         if self.grant.is_held(now) { self.grant.deadline().since(now) } else { Duration::ZERO }
     }
 
+    /// As [`LockHandle::ttl`].
+    pub fn ttl(&self) -> Duration {
+        self.grant.spec.ttl
+    }
+
+    /// As [`LockHandle::is_auto_renewed`].
+    pub fn is_auto_renewed(&self) -> bool {
+        self.grant.spec.auto_renew
+    }
+
     /// As [`LockHandle::lost`].
     ///
     /// # Cancel safety
@@ -341,7 +374,7 @@ impl Held {
     ///
     /// # Errors
     /// As [`LockHandle::extend`].
-    pub async fn extend(&self, ttl: Duration) -> Result<(), LockError> {
+    pub async fn extend(&self, ttl: Duration) -> Result<Duration, LockError> {
         lease::check_ttl(ttl, self.engine.store.min_ttl, self.engine.store.max_ttl)?;
         self.extend_step(ExtendBy::AtLeast(ttl)).await
     }
@@ -350,12 +383,12 @@ impl Held {
     ///
     /// # Errors
     /// As [`LockHandle::extend`].
-    pub async fn extend_by(&self, extra: Duration) -> Result<(), LockError> {
+    pub async fn extend_by(&self, extra: Duration) -> Result<Duration, LockError> {
         lease::check_ttl(extra, Duration::ZERO, lease::MAX_TTL)?;
         self.extend_step(ExtendBy::Add(extra)).await
     }
 
-    async fn extend_step(&self, by: ExtendBy) -> Result<(), LockError> {
+    async fn extend_step(&self, by: ExtendBy) -> Result<Duration, LockError> {
         self.check()?;
         Engine::check_runtime()?;
         let request = ExtendRequest::new(self.grant.key.clone(), self.grant.secret.clone(), by);
@@ -381,7 +414,7 @@ impl Held {
                 events.emit(EventKind::ExtendFailed, key, Some(fence), Some(error));
             }
         }
-        extended
+        extended.map(|()| self.remaining())
     }
 
     fn take_extension(

@@ -214,6 +214,24 @@ fn shown(text: &str) -> String {
     format!("\"{}{dots}\"", head.escape_debug())
 }
 
+impl AsRef<str> for Key {
+    fn as_ref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl From<Key> for String {
+    fn from(key: Key) -> Self {
+        key.as_str().to_owned()
+    }
+}
+
+impl From<&Key> for String {
+    fn from(key: &Key) -> Self {
+        key.as_str().to_owned()
+    }
+}
+
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

@@ -86,6 +86,10 @@ impl DistributedLock {
 
     /// Asks for the lock once: `Ok(None)` if it is busy.
     ///
+    /// **Keep what it returns.** `if lock.try_acquire(key).await?.is_some() { … }` holds the lock while it looks and not while
+    /// it works, and the compiler does not warn of it; write `let Some(handle) = … else { … }`, or
+    /// [`run`](TryAcquire::run) the work.
+    ///
     /// # Errors
     /// As [`acquire`](Self::acquire), without `Timeout`.
     ///
@@ -137,10 +141,11 @@ impl DistributedLock {
     ///
     /// # Cancel safety
     /// As [`Acquire::run`].
-    pub async fn with_lock<T, F>(&self, key: impl AsRef<str>, work: F) -> Result<T, LockError>
-    where
-        F: AsyncFnOnce(Held) -> T,
-    {
+    pub async fn with_lock<W: Future>(
+        &self,
+        key: impl AsRef<str>,
+        work: impl FnOnce(Held) -> W,
+    ) -> Result<W::Output, LockError> {
         self.acquire(key).run(work).await
     }
 
@@ -166,15 +171,12 @@ impl DistributedLock {
     /// assert_eq!(lock.once_per("report", hour, async |_| "sent").await?, None);
     /// # Ok(()) }
     /// ```
-    pub async fn once_per<T, F>(
+    pub async fn once_per<W: Future>(
         &self,
         key: impl AsRef<str>,
         period: Duration,
-        work: F,
-    ) -> Result<Option<T>, LockError>
-    where
-        F: AsyncFnOnce(Held) -> T,
-    {
+        work: impl FnOnce(Held) -> W,
+    ) -> Result<Option<W::Output>, LockError> {
         let Some(turn) = self.turn(key, period).await? else { return Ok(None) };
         let held = turn.held();
         let out = tokio::select! {

@@ -11,7 +11,7 @@
 //! given back: a deadlock dissolves.
 
 use std::fmt;
-use std::future::{Future, IntoFuture, poll_fn};
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tracing::Instrument as _;
 
-use crate::acquire::{Acquiring, done, options, wait_options};
+use crate::acquire::{Acquiring, done, future, options, wait_options};
 use crate::backend::{Intent, Liveness, ManyAttempt};
 use crate::clock::Moment;
 use crate::engine::Engine;
@@ -48,6 +48,7 @@ pub struct AcquireAll {
     engine: Arc<Engine>,
     keys: Vec<String>,
     spec: Arc<Spec>,
+    running: Option<Acquiring<LockSet>>,
 }
 
 options!(AcquireAll, keys);
@@ -64,7 +65,25 @@ pub struct LockSet {
 
 impl AcquireAll {
     pub(crate) fn new(engine: &Arc<Engine>, keys: Vec<String>) -> Self {
-        Self { engine: Arc::clone(engine), keys, spec: Arc::clone(&engine.defaults) }
+        let spec = Arc::clone(&engine.defaults);
+        Self { engine: Arc::clone(engine), keys, spec, running: None }
+    }
+
+    fn begin(&mut self) -> Acquiring<LockSet> {
+        let (engine, spec) = (Arc::clone(&self.engine), Arc::clone(&self.spec));
+        let keys = std::mem::take(&mut self.keys);
+        Box::pin(async move {
+            engine.check_open()?;
+            Engine::check_runtime()?;
+            let keys = sorted(&engine, &keys)?;
+            spec.check(&engine.store)?;
+            let quest = Quest::new(engine, spec);
+            if quest.engine.store.acquire_many {
+                quest.in_one_step(keys).await
+            } else {
+                quest.one_by_one(keys, 0).await
+            }
+        })
     }
 
     /// Takes all locks, runs `work` under them, and gives them back. The work is dropped if any of them is lost.
@@ -75,11 +94,11 @@ impl AcquireAll {
     ///
     /// # Cancel safety
     /// If the future is dropped, so is the work, and the locks are given back in the background.
-    pub async fn run<T, F>(self, work: F) -> Result<T, LockError>
-    where
-        F: AsyncFnOnce(Vec<Held>) -> T,
-    {
-        let set = self.into_future().await?;
+    pub async fn run<W: Future>(
+        self,
+        work: impl FnOnce(Vec<Held>) -> W,
+    ) -> Result<W::Output, LockError> {
+        let set = self.await?;
         let ended = tokio::select! {
             biased;
             (held, loss) = set.first_lost() => Err(held.lost_error(loss)),
@@ -92,25 +111,7 @@ impl AcquireAll {
     }
 }
 
-impl IntoFuture for AcquireAll {
-    type Output = Result<LockSet, LockError>;
-    type IntoFuture = Acquiring<LockSet>;
-
-    fn into_future(self) -> Acquiring<LockSet> {
-        Box::pin(async move {
-            self.engine.check_open()?;
-            Engine::check_runtime()?;
-            let keys = sorted(&self.engine, &self.keys)?;
-            self.spec.check(&self.engine.store)?;
-            let quest = Quest::new(self.engine, self.spec);
-            if quest.engine.store.acquire_many {
-                quest.in_one_step(keys).await
-            } else {
-                quest.one_by_one(keys, 0).await
-            }
-        })
-    }
-}
+future!(AcquireAll => LockSet);
 
 /// The keys as the user wrote them, checked, without repetition, in an order that is the same for everybody.
 fn sorted(engine: &Engine, keys: &[String]) -> Result<Vec<Key>, LockError> {

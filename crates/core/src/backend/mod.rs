@@ -7,6 +7,7 @@ mod capabilities;
 mod guarantees;
 mod reply;
 mod request;
+mod shared;
 mod wake;
 
 use std::fmt;

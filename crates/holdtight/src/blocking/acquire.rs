@@ -1,6 +1,5 @@
 //! The builders behind the blocking `acquire`, `acquire_all` and `try_acquire`: options first, then `.get()` or `.run(…)`.
 
-use std::future::IntoFuture;
 use std::time::Duration;
 
 use holdtight_core::{ErrorKind, Liveness, LockError, Owner, RetryPolicy};
@@ -78,7 +77,7 @@ impl Acquire {
     /// # Errors
     /// As [`DistributedLock::acquire`](super::DistributedLock::acquire).
     pub fn get(self) -> Result<LockHandle, LockError> {
-        background::wait(self.0.into_future()).map(LockHandle::new)
+        background::wait(self.0).map(LockHandle::new)
     }
 
     /// Takes the lock, runs `work` on this thread, and gives the lock back, also if the work panics.
@@ -111,7 +110,7 @@ impl TryAcquire {
     /// # Errors
     /// As [`DistributedLock::try_acquire`](super::DistributedLock::try_acquire).
     pub fn get(self) -> Result<Option<LockHandle>, LockError> {
-        Ok(background::wait(self.0.into_future())?.map(LockHandle::new))
+        Ok(background::wait(self.0)?.map(LockHandle::new))
     }
 
     /// As [`Acquire::run`], if the lock can be had at once: `Ok(None)` if it is busy, and nothing was run.

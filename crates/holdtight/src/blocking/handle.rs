@@ -66,7 +66,8 @@ impl LockHandle {
         background::wait(async move { inner.detach().await })
     }
 
-    /// Leaves the lock held for at least `duration` from now, and forgets it: a cooldown.
+    /// Leaves the lock held for `duration` from now, and forgets it: a cooldown, as long as the async
+    /// [`keep_for`](crate::LockHandle::keep_for) says.
     ///
     /// # Errors
     /// As [`detach`](Self::detach), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) outside the store's limits.
@@ -85,20 +86,22 @@ impl LockHandle {
         self.token.clone()
     }
 
-    /// Moves the end of the lease to at least `ttl` from now, by the store's time. Never shortens it.
+    /// Moves the end of the lease to at least `ttl` from now, by the store's time. Never shortens it. Returns how long the
+    /// lock is held from now on at least, as [`remaining`](Self::remaining) does.
     ///
     /// # Errors
     /// [`Lost`](crate::ErrorKind::Lost) if it is not ours any more; it cannot be revived. Other kinds if the store did
     /// not answer: the lock is then held until the deadline it had before.
-    pub fn extend(&self, ttl: Duration) -> Result<(), LockError> {
+    pub fn extend(&self, ttl: Duration) -> Result<Duration, LockError> {
         self.held.extend(ttl)
     }
 
-    /// Adds `extra` to what is left of the lease, computed in the store; at most 24 h from now in all.
+    /// Adds `extra` to what is left of the lease, computed in the store; at most 24 h from now in all. Returns how long the
+    /// lock is held from now on at least.
     ///
     /// # Errors
     /// As [`extend`](Self::extend).
-    pub fn extend_by(&self, extra: Duration) -> Result<(), LockError> {
+    pub fn extend_by(&self, extra: Duration) -> Result<Duration, LockError> {
         self.held.extend_by(extra)
     }
 
@@ -110,6 +113,16 @@ impl LockHandle {
     /// How long it is held at least, if nothing is renewed. Zero once it is not.
     pub fn remaining(&self) -> Duration {
         self.held.remaining()
+    }
+
+    /// The lease that was asked for, and that each renewal asks for again.
+    pub fn ttl(&self) -> Duration {
+        self.held.ttl()
+    }
+
+    /// Whether the lock is renewed in the background.
+    pub fn is_auto_renewed(&self) -> bool {
+        self.held.is_auto_renewed()
     }
 
     /// Waits until the lock is lost, at most `limit`: `None` if it was not.
@@ -157,6 +170,16 @@ impl Held {
         self.0.remaining()
     }
 
+    /// As [`LockHandle::ttl`].
+    pub fn ttl(&self) -> Duration {
+        self.0.ttl()
+    }
+
+    /// As [`LockHandle::is_auto_renewed`].
+    pub fn is_auto_renewed(&self) -> bool {
+        self.0.is_auto_renewed()
+    }
+
     /// An error if the lock is not held any more: one clock read, to put before every side effect.
     ///
     /// # Errors
@@ -174,7 +197,7 @@ impl Held {
     ///
     /// # Errors
     /// As [`LockHandle::extend`].
-    pub fn extend(&self, ttl: Duration) -> Result<(), LockError> {
+    pub fn extend(&self, ttl: Duration) -> Result<Duration, LockError> {
         let held = self.0.clone();
         background::wait(async move { held.extend(ttl).await })
     }
@@ -183,7 +206,7 @@ impl Held {
     ///
     /// # Errors
     /// As [`LockHandle::extend`].
-    pub fn extend_by(&self, extra: Duration) -> Result<(), LockError> {
+    pub fn extend_by(&self, extra: Duration) -> Result<Duration, LockError> {
         let held = self.0.clone();
         background::wait(async move { held.extend_by(extra).await })
     }

@@ -1,6 +1,6 @@
 //! Several locks at once in the hands of blocking code.
 
-use std::future::{IntoFuture, poll_fn};
+use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ impl AcquireAll {
     /// # Errors
     /// As [`DistributedLock::acquire_all`](super::DistributedLock::acquire_all).
     pub fn get(self) -> Result<LockSet, LockError> {
-        let set = background::wait(self.0.into_future())?;
+        let set = background::wait(self.0)?;
         let handles = set.into_handles().into_iter().map(LockHandle::new).collect();
         Ok(LockSet { handles })
     }

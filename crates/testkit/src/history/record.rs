@@ -259,7 +259,7 @@ impl Holding {
     }
 
     /// The holder extends its lease.
-    pub async fn extended(&self, call: impl Future<Output = Result<(), LockError>>) {
+    pub async fn extended<T>(&self, call: impl Future<Output = Result<T, LockError>>) {
         self.note(What::Extending);
         let result = call.await;
         self.note(What::Extended(Answer::of(&result)));
