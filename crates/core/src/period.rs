@@ -25,7 +25,13 @@ pub struct Turn {
 
 /// Refuses a period that no lease could last.
 pub(crate) fn check(engine: &Engine, period: Duration) -> Result<(), LockError> {
-    lease::check_ttl(period, engine.store.min_ttl, engine.store.max_ttl)
+    lease::check_ttl(period, engine.store.min_ttl, engine.store.max_ttl).map_err(|_| {
+        LockError::invalid_config(format!(
+            "a period of {period:?} is outside of what this store allows: {:?} to {:?}",
+            engine.store.min_ttl.max(lease::MIN_TTL),
+            engine.store.max_ttl.min(lease::MAX_TTL)
+        ))
+    })
 }
 
 impl Turn {

@@ -76,7 +76,9 @@ impl RetryPolicy {
         self
     }
 
-    /// Gives up after so many timer attempts: `n` retries are `n + 1` attempts. Default: no limit but the wait.
+    /// Gives up after so many timer attempts: `n` retries are `n + 1` attempts, and one more in stores where waiting
+    /// begins with a second look (memory, file, etcd). Default: no limit. The wait is a limit of its own, 5 s unless told
+    /// otherwise: to be bound by retries alone, ask for [`wait_forever`](crate::Acquire::wait_forever).
     pub fn max_retries(mut self, retries: u32) -> Self {
         self.max_retries = Some(retries);
         self

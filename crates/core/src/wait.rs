@@ -208,6 +208,8 @@ impl Contest {
             bell = self.subscribe().await;
             intent = Intent::Queue;
         }
+        // Once a pause was made: by the timers' own clock, when it began, and how long the wait still was.
+        let mut paused: Option<(tokio::time::Instant, Duration)> = None;
         let now = || self.engine.clock.now();
         if why == Why::Yielded || self.engine.courtesy.is_owed(&self.wish.key, now) {
             self.step_back(bell.as_mut()).await;
@@ -247,7 +249,10 @@ impl Contest {
                 Tried::Failed(error) => self.tolerate(error)?,
             }
             let now = self.engine.clock.now();
-            if now >= self.deadline || self.wish.spec.retry.exhausted(self.retries) {
+            // A test that pauses tokio's clock, and not the one of the leases, would ask for as long as the latter takes.
+            let is_over =
+                now >= self.deadline || paused.is_some_and(|(since, left)| since.elapsed() >= left);
+            if is_over || self.wish.spec.retry.exhausted(self.retries) {
                 return match self.outage.take() {
                     Some((_, error)) => Err(self.explain(error)),
                     None => Ok(Outcome::Busy(self.timeout())),
@@ -256,6 +261,7 @@ impl Contest {
             let pause = self.wish.spec.retry.delay(self.retries, fastrand::f64());
             let pause = pause.max(SHORTEST_PAUSE).min(recheck).min(self.deadline.since(now));
             front.back_by(now.after(pause).after(GRACE));
+            paused.get_or_insert_with(|| (tokio::time::Instant::now(), self.deadline.since(now)));
             if !heard(bell.as_mut(), pause).await {
                 self.retries = self.retries.saturating_add(1);
             }
@@ -386,6 +392,8 @@ impl Contest {
             ErrorKind::Timeout,
             if self.wish.spec.tries_once() {
                 "it is held; try again later, or wait for it"
+            } else if self.wish.spec.retry.exhausted(self.retries) {
+                "it was still held when the retries were used up; allow more of them, or limit the wait instead"
             } else {
                 "it stayed held until the wait was over; try again later, or wait longer"
             },
