@@ -35,6 +35,8 @@ mod release;
 mod resume;
 mod retry;
 mod secret;
+#[cfg(feature = "serde")]
+mod serial;
 mod set;
 mod spec;
 mod sync;

@@ -15,19 +15,22 @@
 //!
 //! # Stores
 //!
-//! A URL names the store; each kind is a feature of this crate.
+//! A URL names the store; each kind is a feature of this crate, and its types stand in the module of that name:
+//! [`file`](mod@file), `redis`, `postgres`, and so on.
 //!
 //! | URL | feature | cost | for |
 //! |---|---|---|---|
-//! | `file:` | `file` (default) | 10 small crates, for `sha2` and `crc32fast`; no server | all processes of one machine; in your state directory |
+//! | `file:` | `file` (default) | two small crates; no server | all processes of one machine; in your state directory |
 //! | `file:/directory` | `file` (default) | the same | the same, in a directory of your choice |
 //! | `memory:` | always there | nothing | one process, tests; private to the value |
 //! | `memory:NAME` | always there | nothing | one process; shared by all who use the name while somebody has it |
-//! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | the client `redis`, with TLS | Redis and Valkey |
+//! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | the client `redis`; with the feature `tls`, which is on by default, TLS as well | Redis and Valkey |
 //! | `postgres://…` | `postgres` | the client `tokio-postgres`, with TLS | PostgreSQL |
 //! | `memcached://…` | `memcached` | nothing but tokio: the client is ours | memcached, advisory unless it never evicts |
 //! | `firestore://project/database` | `firestore` | HTTPS by `hyper`, Google credentials | Firestore |
-//! | `etcd://…` | `etcd` | gRPC by `tonic`, with TLS | etcd |
+//! | `etcd://…` | `etcd` | gRPC by `tonic`; with `tls`, TLS as well | etcd |
+//!
+//! Two more features: `metrics`, see below, and `serde`, for fences, keys, tokens and what is known about a lock.
 //!
 //! A store of your own implements [`Backend`] and goes to [`DistributedLock::builder`].
 //!
@@ -42,6 +45,8 @@
 //! the same for code without async. The
 //! guarantees, store by store and fault by fault, stand in `docs/guarantees.md`.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod blocking;
 mod lock;
 mod stores;
@@ -50,8 +55,20 @@ mod url;
 // All of the engine. Ours shadow its `Builder` and `DistributedLock`.
 #[doc(inline)]
 pub use holdtight_core::*;
+#[cfg(feature = "etcd")]
+pub use holdtight_etcd as etcd;
+#[cfg(feature = "file")]
+pub use holdtight_file as file;
 #[cfg(all(unix, feature = "file"))]
 pub use holdtight_file::FencedFile;
+#[cfg(feature = "firestore")]
+pub use holdtight_firestore as firestore;
+#[cfg(feature = "memcached")]
+pub use holdtight_memcached as memcached;
+#[cfg(feature = "postgres")]
+pub use holdtight_postgres as postgres;
+#[cfg(feature = "redis")]
+pub use holdtight_redis as redis;
 pub use lock::{Builder, ByUrl, DistributedLock, IntoStore, Ready};
 pub use stores::{migrate, open};
 pub use url::StoreUrl;

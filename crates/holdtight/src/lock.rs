@@ -27,8 +27,10 @@ use crate::url::StoreUrl;
 /// handle.release().await?;
 ///
 /// let Some(handle) = lock.try_acquire("job:7").await? else { return Ok(()) }; // busy is not an error
-/// # drop(handle);
-/// # Ok(()) }
+/// drop(handle);
+///
+/// lock.shutdown().await // so that what was dropped is given back before the program ends
+/// # }
 /// ```
 #[derive(Clone, Debug)]
 pub struct DistributedLock {
@@ -50,12 +52,17 @@ impl DistributedLock {
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), holdtight::LockError> {
+    /// use std::sync::Arc;
     /// use std::time::Duration;
     /// use holdtight::{DistributedLock, MemoryStore};
     ///
     /// let by_url = DistributedLock::builder("memory:").ttl(Duration::from_secs(10)).connect().await?;
     /// let by_store = DistributedLock::builder(MemoryStore::new()).prefix("billing:").build()?;
-    /// # let _ = (by_url, by_store);
+    ///
+    /// // A store that is used elsewhere, too:
+    /// let store = Arc::new(MemoryStore::new());
+    /// let shared = DistributedLock::builder(Arc::clone(&store)).build()?;
+    /// # let _ = (by_url, by_store, shared);
     /// # Ok(()) }
     /// ```
     pub fn builder<S>(store: impl IntoStore<S>) -> Builder<S> {
@@ -84,7 +91,7 @@ pub struct ByUrl(String);
 #[derive(Debug)]
 pub struct Ready(Arc<dyn Backend>);
 
-/// What [`DistributedLock::builder`] starts with: a URL or a store. For a shared store see [`Builder::shared`].
+/// What [`DistributedLock::builder`] starts with: a URL or a store, which may be in an `Arc` that others have as well.
 ///
 /// The parameter tells the two kinds apart, so that a URL is connected to and a store is not.
 pub trait IntoStore<S> {
@@ -101,6 +108,12 @@ impl IntoStore<ByUrl> for &str {
 impl IntoStore<ByUrl> for String {
     fn into_store(self) -> ByUrl {
         ByUrl(self)
+    }
+}
+
+impl IntoStore<ByUrl> for &String {
+    fn into_store(self) -> ByUrl {
+        ByUrl(self.clone())
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use holdtight::{Backend, Builder, DistributedLock, ErrorKind, EventKind, MemoryStore};
+use holdtight::{Backend, Builder, DistributedLock, ErrorKind, EventKind, MemoryStore, StoreUrl};
 
 type Result = std::result::Result<(), Box<dyn std::error::Error>>;
 
@@ -85,5 +85,41 @@ async fn everything_of_the_engine_is_here_and_the_locks_are_ours() -> Result {
     assert!(lock.is_locked("a").await? && lock.is_locked("b").await?);
     set.release().await?;
     holdtight::FencedRegister::new(0).write(holdtight::Fence::new(1), |value| *value = 1)?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_builder_starts_with_all_that_names_or_is_a_store() -> Result {
+    let url = String::from("memory:named-in-all-ways");
+    let (a, b) = (
+        DistributedLock::builder(&url).connect().await?,
+        DistributedLock::builder(url.as_str()).connect().await?,
+    );
+    let held = a.acquire("k").await?;
+    assert!(b.is_locked("k").await?);
+    drop(held);
+
+    let store = Arc::new(MemoryStore::new());
+    let opened = holdtight::open(&StoreUrl::new("memory:")?).await?;
+    let (a, b, c) = (
+        DistributedLock::builder(Arc::clone(&store)).build()?,
+        DistributedLock::builder(store).build()?,
+        DistributedLock::builder(opened).build()?,
+    );
+    let held = a.acquire("k").await?;
+    assert!(b.is_locked(held.key()).await? && !c.is_locked(held.key()).await?);
+    assert!(holdtight::blocking::DistributedLock::builder(&url).connect().is_ok());
+    Ok(())
+}
+
+#[cfg(feature = "file")]
+#[tokio::test]
+async fn stores_are_found_in_the_module_of_their_name() -> Result {
+    let dir = tempfile::tempdir()?;
+    let config = holdtight::file::Config::new(dir.path().join("locks"));
+    let store = Arc::new(holdtight::file::FileStore::open(config).await?);
+    let lock = DistributedLock::builder(Arc::clone(&store)).build()?;
+    lock.acquire("k").await?.release().await?;
+    assert_eq!(store.sweep(Duration::ZERO)?.removed, 1);
     Ok(())
 }
