@@ -59,7 +59,8 @@ async fn a_server_that_dies_or_hangs_costs_the_command_its_life_before_the_lease
         let output = holder.finish();
         assert_eq!(code(&output), 74, "{}", stderr(&output));
         let told = stderr(&output);
-        assert!(told.contains("lost \"k\"") && told.contains("last answer"), "{told}");
+        // One that hangs may not have been given up by the time at which the command has to be dead.
+        assert!(told.contains("lost \"k\"") && (hangs || told.contains("last answer")), "{told}");
         assert!(!runs(child) && !runs(grandchild));
         server.process().resume();
     }
