@@ -1,7 +1,7 @@
 //! Serde, behind the feature of that name: fences, keys, tokens, and what is known about a lock.
 //!
-//! The forms are those of the command's JSON: a fence is a string, because numbers of JSON lose digits; times are
-//! RFC 3339 in UTC; what is not known is null.
+//! The forms are those of the command's JSON: a fence is a string, because numbers of JSON lose
+//! digits; times are RFC 3339 in UTC; what is not known is null.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -73,7 +73,7 @@ impl<'de> Deserialize<'de> for Key {
     }
 }
 
-/// **The right to a lock**, as [`LockToken::expose`] writes it: whoever reads it can release the lock.
+/// **The right to a lock**, as [`LockToken::expose`] writes it: whoever reads it can release it.
 impl Serialize for LockToken {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.expose())

@@ -1,4 +1,4 @@
-//! A store behind an `Arc` is a store: for programs that keep one and share it between several lock objects.
+//! A store behind an `Arc` is a store: for programs that share one between several lock objects.
 
 use std::sync::Arc;
 use std::time::Duration;
