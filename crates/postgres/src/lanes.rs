@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use holdtight_core::{Key, LockError, spawn_lasting};
-use tokio::sync::MutexGuard;
+use tokio::sync::{MutexGuard, watch};
 use tokio::time::Instant;
 use tokio_postgres::types::{FromSql, ToSql, Type};
 use tokio_postgres::{Row, SimpleQueryMessage, SimpleQueryRow};
@@ -129,6 +129,8 @@ pub(crate) struct Lanes {
     timeout: Duration,
     /// Whether a connection may carry several requests at once.
     pipelined: bool,
+    /// The host that kept silent last, and since when: for connections on which nobody asks anything.
+    silent: watch::Sender<Option<(usize, Instant)>>,
 }
 
 #[derive(Default)]
@@ -165,7 +167,7 @@ impl Drop for Sent<'_> {
             self.lane.give_up(self.link);
         }
         if self.at.elapsed() >= SILENCE {
-            self.lanes.suspect(self.link);
+            self.lanes.suspect(self.link, self.at);
         }
     }
 }
@@ -182,7 +184,8 @@ impl Lanes {
     pub(crate) fn new(connector: Arc<Connector>) -> Self {
         let all = (0..connector.config.connections).map(|_| Arc::default()).collect();
         let (timeout, pipelined) = (connector.config.timeout, !connector.config.pooled);
-        Self { connector, all, renewals: Arc::default(), timeout, pipelined }
+        let silent = watch::Sender::default();
+        Self { connector, all, renewals: Arc::default(), timeout, pipelined, silent }
     }
 
     /// Opens the first connection, so that a wrong URL is noticed at once.
@@ -236,17 +239,27 @@ impl Lanes {
         }
     }
 
-    /// Takes every connection to the host of `link` out of use that is not younger: whatever keeps one of them silent,
-    /// a host that stands still or a firewall that forgot them, probably keeps all.
-    fn suspect(&self, link: &Link) {
+    /// Takes every connection to the host of `link` out of use that was open when it fell silent: whatever keeps one of
+    /// them silent, a host that stands still or a firewall that forgot them, probably keeps all.
+    fn suspect(&self, link: &Link, since: Instant) {
         for lane in self.all.iter().chain([&self.renewals]) {
             if let Some(other) = lane.current()
                 && other.host == link.host
-                && other.opened <= link.opened
+                && other.opened <= since
             {
                 lane.give_up(&other);
             }
         }
+        self.silent.send_replace(Some((link.host, since)));
+    }
+
+    /// Returns when a connection was found silent that led where `link` leads, and was open at the same time.
+    pub(crate) async fn suspected(&self, link: &Link) {
+        let like_it = |silent: &Option<(usize, Instant)>| {
+            silent.is_some_and(|(host, since)| host == link.host && link.opened <= since)
+        };
+        // The other end lives as long as this.
+        let _ = self.silent.subscribe().wait_for(like_it).await;
     }
 
     async fn bounded(

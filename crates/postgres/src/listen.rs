@@ -170,15 +170,26 @@ async fn keep_listening(store: Weak<Listener>) {
         }
         // Whatever was released while nobody listened is found by asking once.
         listener.bells.ring_all();
+        let lanes = Arc::clone(&listener.lanes);
         drop(listener);
-        while silences == 0
-            && let Some(note) = news.recv().await
-        {
-            let Some(listener) = store.upgrade() else { return };
-            listener.wake(&note).await;
+        if silences == 0 {
+            follow(&store, &lanes, &link, &mut news).await;
         }
-        drop(link);
+        drop((link, lanes));
         tokio::time::sleep(pause(failures)).await;
+    }
+}
+
+/// Passes on what is heard, until the connection ends. Nothing is ever asked on it, so it is others who find out that it
+/// leads nowhere.
+async fn follow(store: &Weak<Listener>, lanes: &Lanes, link: &Link, news: &mut News) {
+    loop {
+        let note = tokio::select! {
+            note = news.recv() => note,
+            () = lanes.suspected(link) => None,
+        };
+        let (Some(note), Some(listener)) = (note, store.upgrade()) else { return };
+        listener.wake(&note).await;
     }
 }
 

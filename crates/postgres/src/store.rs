@@ -9,6 +9,7 @@ use holdtight_core::{
     Holder, Key, LockError, ManyAttempt, Release, Reply, Secret, Subscription, Transfer,
     TransferRequest, WakeUps, spawn_lasting,
 };
+use tokio::task::JoinHandle;
 
 use crate::config::{Layout, PostgresConfig};
 use crate::connect::Connector;
@@ -223,17 +224,30 @@ impl Backend for PostgresStore {
 
 /// Drives a step in a task of its own. The client library reads no further on a connection until whoever asked has taken
 /// the answer: a caller whose future is not polled would hold up everybody else there.
+///
+/// A caller that goes away takes the step with it: its connection is left if it was silent, which a step that went on
+/// would keep to itself until its own time is over.
 fn apart<T, F>(step: F) -> Reply<T>
 where
     F: Future<Output = Result<T, LockError>> + Send + 'static,
     T: Send + 'static,
 {
     Box::pin(async move {
-        spawn_lasting(step).await.unwrap_or_else(|error| {
+        let mut driven = Driven(spawn_lasting(step));
+        (&mut driven.0).await.unwrap_or_else(|error| {
             let cut_off = "the request to PostgreSQL was cut off before its answer came";
             Err(LockError::ambiguous(cut_off).with_source(error))
         })
     })
+}
+
+/// A task that ends with this.
+struct Driven<T>(JoinHandle<T>);
+
+impl<T> Drop for Driven<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 fn not_in_syncguard(what: &str) -> LockError {
