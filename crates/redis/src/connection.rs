@@ -24,6 +24,10 @@ use crate::wake::Ears;
 /// After so many requests in a row without an answer the connection counts as cut.
 const SILENCE: u32 = 2;
 
+/// A connection that keeps so long silent that a caller gives up is compared with a new one: its renewal may have no time
+/// for many such callers.
+const QUIET: Duration = Duration::from_millis(250);
+
 /// The longest pause before the next try to connect; the first is a fortieth of it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
@@ -143,7 +147,36 @@ struct Health {
     proven: AtomicBool,
     /// Those who wait were told that messages may have been lost before it was opened.
     told: AtomicBool,
+    /// Requests since the last answer that had none.
     silent: AtomicU32,
+    /// Somebody is at it to find out whether it is dead.
+    suspected: AtomicBool,
+}
+
+/// A request on its way. If it is dropped before its answer came, after a silence, nobody else may ever notice that the
+/// connection is dead.
+struct Sent<'a> {
+    link: &'a Arc<Link>,
+    wire: &'a Arc<Wire>,
+    at: Instant,
+    answered: bool,
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        if !self.answered && self.at.elapsed() >= self.link.quiet() {
+            self.link.suspect(self.wire);
+        }
+    }
+}
+
+/// Whoever compares a silent connection with a new one; whatever becomes of its task, another may do it after it.
+struct Suspicion(Arc<Wire>);
+
+impl Drop for Suspicion {
+    fn drop(&mut self) {
+        self.0.health.suspected.store(false, Ordering::Release);
+    }
 }
 
 impl Link {
@@ -188,7 +221,9 @@ impl Link {
     /// Sends one command and waits for its answer, at most the configured time.
     pub(crate) async fn send(self: &Arc<Self>, command: &Cmd) -> Result<Value, Fault> {
         let wire = self.wire().await.map_err(Fault::Unsent)?;
+        let mut sent = Sent { link: self, wire: &wire, at: Instant::now(), answered: false };
         let answer = wire.connection.clone().send_packed_command(command).await;
+        sent.answered = true;
         self.judge(&wire, answer.and_then(Value::extract_error))
     }
 
@@ -198,8 +233,10 @@ impl Link {
         commands: &Pipeline,
     ) -> Result<Vec<Value>, Fault> {
         let wire = self.wire().await.map_err(Fault::Unsent)?;
+        let mut sent = Sent { link: self, wire: &wire, at: Instant::now(), answered: false };
         let answer =
             wire.connection.clone().send_packed_commands(commands, 0, commands.len()).await;
+        sent.answered = true;
         self.judge(&wire, answer)
     }
 
@@ -347,18 +384,62 @@ impl Link {
         });
     }
 
-    /// Asks the sentinels whether a server that is silent is still the primary; if not, it is left at once.
+    /// How long an answer may take before it is missed. Steps that wait for replicas or a disk take their time.
+    fn quiet(&self) -> Duration {
+        if self.config.waits() { QUIET + self.config.timeout * 2 / 5 } else { QUIET }
+    }
+
+    /// Finds out what keeps a connection silent, and leaves it if that is not the server: the sentinels name another
+    /// primary, or a new connection to the same server works at once. One that stands still answers on neither.
     fn suspect(self: &Arc<Self>, wire: &Arc<Wire>) {
-        let Target::Primary { .. } = self.target else { return };
-        let (link, wire) = (Arc::clone(self), Arc::clone(wire));
+        wire.health.silent.fetch_max(1, Ordering::Relaxed);
+        if wire.health.suspected.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (link, suspicion) = (Arc::clone(self), Suspicion(Arc::clone(wire)));
         spawn_lasting(async move {
-            let Target::Primary { sentinels, service } = &link.target else { return };
-            let named = crate::sentinel::named(sentinels, service, &link.config).await;
-            if named.is_ok_and(|named| named.first().is_some_and(|now| *now != wire.address)) {
-                tracing::info!("the sentinels name another primary than the one that is silent");
-                link.cut(&wire);
+            let wire = &suspicion.0;
+            if let Target::Primary { sentinels, service } = &link.target {
+                let named = crate::sentinel::named(sentinels, service, &link.config).await;
+                if named.is_ok_and(|named| named.first().is_some_and(|now| *now != wire.address)) {
+                    tracing::info!(
+                        "the sentinels name another primary than the one that is silent"
+                    );
+                    return link.cut(wire);
+                }
+            }
+            let _one = link.door.gate.lock().await;
+            if !link.is_silent(wire) {
+                return;
+            }
+            let Ok(new) = link.dial(&wire.address).await else { return };
+            if link.is_silent(wire) {
+                tracing::info!("a connection to Redis is dead, though nobody closed it");
+                link.cut(wire);
+                let new = link.install(new);
+                link.tell(&new.health);
             }
         });
+    }
+
+    /// Whether this connection is the one in use, and was not heard of since it was suspected.
+    fn is_silent(&self, wire: &Arc<Wire>) -> bool {
+        wire.health.silent.load(Ordering::Relaxed) > 0
+            && self.open_wire().is_some_and(|now| Arc::ptr_eq(&now, wire))
+    }
+
+    /// Puts a new connection in use.
+    fn install(&self, wire: Wire) -> Arc<Wire> {
+        let wire = Arc::new(wire);
+        // How often it failed is forgotten with the first good answer.
+        self.door.trouble().error = None;
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&wire));
+        if self.opened.swap(true, Ordering::AcqRel)
+            && let Some(listener) = &self.listener
+        {
+            listener.follow();
+        }
+        wire
     }
 
     fn open_wire(&self) -> Option<Arc<Wire>> {
@@ -402,19 +483,7 @@ impl Link {
         let opened = self.open().await;
         door.tries.fetch_add(1, Ordering::AcqRel);
         match opened {
-            Ok(wire) => {
-                let wire = Arc::new(wire);
-                // How often it failed is forgotten with the first good answer.
-                door.trouble().error = None;
-                *self.current.lock().unwrap_or_else(PoisonError::into_inner) =
-                    Some(Arc::clone(&wire));
-                if self.opened.swap(true, Ordering::AcqRel)
-                    && let Some(listener) = &self.listener
-                {
-                    listener.follow();
-                }
-                Ok(wire)
-            }
+            Ok(wire) => Ok(self.install(wire)),
             Err(error) => {
                 door.failed(Some(error.duplicate()));
                 Err(error)
@@ -445,6 +514,7 @@ impl Link {
             proven: AtomicBool::new(false),
             told: AtomicBool::new(false),
             silent: AtomicU32::new(0),
+            suspected: AtomicBool::new(false),
         });
         let (link, known) = (Arc::downgrade(self), Arc::downgrade(&health));
         let hear = move |push: PushInfo| {
