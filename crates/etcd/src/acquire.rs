@@ -148,7 +148,7 @@ impl EtcdStore {
         // If the answer is lost, our entry may hang on the lease: then it is left alone.
         let mut answer = self.link.txn(Effect::Writes, txn).await?;
         if !answer.succeeded {
-            self.link.let_go(lease.id);
+            self.link.end(lease.id).await;
             return self.judge(place, request, View::from(&mut answer)?).await;
         }
         answer.put()?;
@@ -273,7 +273,7 @@ impl EtcdStore {
         self.line.forget(&place);
         match (gone, holder) {
             (Some(gone), holder) => {
-                self.link.let_go(gone.lease);
+                self.link.end(gone.lease).await;
                 Ok(match holder {
                     Some(holder) if holder.key == place.entry => Release::Released,
                     _ => Release::NotHeld,

@@ -3,14 +3,15 @@
 //! etcd counts in whole seconds, has a minimum of its own (two seconds with default settings), and may always grant
 //! more than was asked. What counts is what it says.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use holdtight_core::{LockError, spawn_lasting};
+use tokio::task::JoinHandle;
 use tonic::Status;
 
 use crate::error::{Effect, Fault};
-use crate::link::Link;
+use crate::link::{Ending, Link};
 use crate::proto::lease_client::LeaseClient;
 use crate::proto::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseRevokeRequest,
@@ -19,6 +20,12 @@ use crate::proto::{
 
 /// How many leases one stream keeps alive: a member that does not lead passes them on one by one.
 const STREAM: usize = 16;
+
+/// A program that ended a lease so long ago is not one that does nothing else.
+const BUSY: Duration = Duration::from_millis(100);
+
+/// How long the end of a lease is waited for.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A lease that etcd granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +77,7 @@ impl Link {
     }
 
     /// Ends a lease that no lock of ours hangs on, in the background. If it fails, the lease ends by itself.
-    pub(crate) fn let_go(self: &Arc<Self>, id: i64) {
+    pub(crate) fn let_go(self: &Arc<Self>, id: i64) -> JoinHandle<()> {
         let link = Arc::clone(self);
         spawn_lasting(async move {
             let ended: Result<LeaseRevokeResponse, _> = link
@@ -82,7 +89,25 @@ impl Link {
             if let Err(error) = ended {
                 tracing::debug!(%error, "a lease was not ended; it ends by itself");
             }
-        });
+        })
+    }
+
+    /// The same for the last thing that a program may do before it ends: its lease would be left behind, for as long as it
+    /// was asked for. So it is waited for; in a program that does this all the time, the one before it is.
+    pub(crate) async fn end(self: &Arc<Self>, id: i64) {
+        let (began, task) = (Instant::now(), self.let_go(id));
+        let awaited = {
+            let mut last = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_busy = last.as_ref().is_some_and(|last| began - last.began < BUSY);
+            let before = last.take().and_then(|last| last.task);
+            let (task, awaited) = if is_busy { (Some(task), before) } else { (None, Some(task)) };
+            *last = Some(Ending { began, task });
+            awaited
+        };
+        // The lock is free already: whether this takes longer is nobody's concern.
+        if let Some(task) = awaited {
+            let _ = tokio::time::timeout(PATIENCE, task).await;
+        }
     }
 
     /// What is left of a lease; `None` if it is gone.

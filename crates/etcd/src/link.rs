@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use holdtight_core::{ErrorKind, LockError, spawn_lasting};
+use tokio::task::JoinHandle;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
@@ -34,6 +35,14 @@ pub(crate) struct Link {
     cluster: AtomicU64,
     /// The highest revision that any linearizable answer carried.
     revision: AtomicI64,
+    pub(crate) ending: Mutex<Option<Ending>>,
+}
+
+/// The end of a lease that was asked for last.
+pub(crate) struct Ending {
+    pub(crate) began: Instant,
+    /// `None` if somebody has waited for it.
+    pub(crate) task: Option<JoinHandle<()>>,
 }
 
 /// An open connection to one member.
@@ -118,6 +127,7 @@ impl Link {
             next,
             cluster: AtomicU64::new(0),
             revision: AtomicI64::new(0),
+            ending: Mutex::default(),
         })
     }
 

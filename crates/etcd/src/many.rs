@@ -118,7 +118,7 @@ impl EtcdStore {
         // If the answer is lost, entries may hang on the leases: then they are left alone.
         let mut answer = self.link.txn(Effect::Writes, txn).await?;
         if !answer.succeeded {
-            self.let_go_all(&leases);
+            self.let_go_all(&leases).await;
             note_holders(wishes, &mut answer)?;
             return Ok(None);
         }
@@ -153,14 +153,13 @@ impl EtcdStore {
             }
         }
         let Some(error) = failure else { return Ok(granted) };
-        self.let_go_all(&granted);
+        self.let_go_all(&granted).await;
         Err(error)
     }
 
-    fn let_go_all(&self, leases: &[Granted]) {
-        for lease in leases {
-            self.link.let_go(lease.id);
-        }
+    async fn let_go_all(&self, leases: &[Granted]) {
+        let ended = leases.iter().map(|lease| self.link.end(lease.id));
+        futures_util::future::join_all(ended).await;
     }
 }
 

@@ -73,7 +73,7 @@ impl EtcdStore {
             };
             let mut answer = self.link.txn(Effect::Writes, txn).await?;
             if answer.succeeded {
-                self.link.let_go(entry.lease);
+                self.link.end(entry.lease).await;
                 return Ok(Release::Released);
             }
             match answer.key()?.filter(|now| now.belongs_to(place)) {

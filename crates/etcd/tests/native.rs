@@ -383,6 +383,43 @@ fn copy_all(from: &std::path::Path, to: &std::path::Path) {
     }
 }
 
+/// Does what a short program does; nothing that it started goes on after it.
+fn program(work: impl Future<Output = ()>) {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(work);
+    runtime.shutdown_background();
+}
+
+on_etcd! {
+    /// As a command does: everything that it started ends with it.
+    async fn a_program_that_ends_right_after_its_release_leaves_no_lease_behind(server: &Etcd) {
+        let url = server.url();
+        let programs = tokio::task::spawn_blocking(move || {
+            for _ in 0..5 {
+                program(async {
+                    let (store, key, me) = (connect(&url).await, key("k"), secret());
+                    granted(&store, &key, &me).await;
+                    assert_eq!(release(&store, &key, &me).await, Release::Released);
+                });
+            }
+            program(async {
+                granted(&connect(&url).await, &key("busy"), &secret()).await;
+            });
+            // Nor does one that tries in vain.
+            for _ in 0..5 {
+                program(async {
+                    let tried = attempt(&connect(&url).await, &key("busy"), &secret(), Intent::Try).await;
+                    assert!(matches!(tried.unwrap(), Attempt::Busy(_)));
+                });
+            }
+        });
+        programs.await.unwrap();
+        // Those by which each of them learned how short a lease may be end by themselves, after seconds.
+        until("only the lease of the held lock is left", async || leases(server).await == 1).await;
+    }
+}
+
 on_etcd! {
     async fn members_of_two_clusters_are_no_store(server: &Etcd) {
         let other = Etcd::start().await;
