@@ -7,7 +7,8 @@
 use std::collections::VecDeque;
 use std::io;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use holdtight_core::{LockError, OwnerText, spawn_lasting};
@@ -37,6 +38,16 @@ const YOUNG: u64 = 4;
 
 /// How long a young server is left alone before it grants anything.
 const SETTLING: Duration = Duration::from_secs(1);
+
+/// An answer that takes so long may come from a server that stood still, and has not looked at its clock since.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// A connection that keeps so long silent that a caller gives up is compared with a new one: its renewal may have no time
+/// for many such callers.
+const QUIET: Duration = Duration::from_millis(250);
+
+/// How far the server's clock may be behind ours, in whole seconds: [`ticks`](crate::ticks) allows for a tick that is late.
+const LATE_TICKS: u64 = 1;
 
 /// The server, connected or not.
 pub(crate) struct Link {
@@ -80,7 +91,7 @@ impl Link {
         self.current().as_ref().filter(|session| session.is_alive()).map(Arc::clone)
     }
 
-    async fn reopen(&self) -> Result<Arc<Session>, LockError> {
+    async fn reopen(self: &Arc<Self>) -> Result<Arc<Session>, LockError> {
         let mut trouble = self.opening.lock().await;
         if let Some(session) = self.alive() {
             return Ok(session);
@@ -91,7 +102,7 @@ impl Link {
         {
             return Err(why.duplicate());
         }
-        match Session::open(&self.config).await {
+        match Session::open(&self.config, Arc::downgrade(self)).await {
             Ok(session) => {
                 let session = Arc::new(session);
                 *self.current() = Some(Arc::clone(&session));
@@ -110,13 +121,67 @@ impl Link {
     }
 }
 
+impl Link {
+    /// Finds out whether the connection in use is dead, or its server stands still: if a new one works at once, that takes
+    /// its place. What is under way on the old one goes on.
+    fn suspect(self: Arc<Self>) {
+        let Some(session) = self.alive().filter(|session| session.silent.load(Ordering::Relaxed))
+        else {
+            return;
+        };
+        spawn_lasting(async move {
+            // Whoever is at it already does it for all.
+            let Ok(_one) = self.opening.try_lock() else { return };
+            let is_silent = || {
+                session.silent.load(Ordering::Relaxed)
+                    && self.alive().is_some_and(|now| Arc::ptr_eq(&now, &session))
+            };
+            if !is_silent() {
+                return;
+            }
+            let Ok(new) = Session::open(&self.config, Arc::downgrade(&self)).await else { return };
+            if is_silent() {
+                tracing::debug!("the connection is dead, though nobody closed it");
+                *self.current() = Some(Arc::new(new));
+            }
+        });
+    }
+}
+
+/// A request on its way. If it is dropped before its answer came, after a silence, nobody else may ever notice that the
+/// connection is dead.
+struct Sent<'a> {
+    session: &'a Session,
+    at: Instant,
+    answered: bool,
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        if !self.answered
+            && self.at.elapsed() >= QUIET
+            && let Some(link) = self.session.link.upgrade()
+        {
+            self.session.silent.store(true, Ordering::Relaxed);
+            link.suspect();
+        }
+    }
+}
+
 /// A live connection, and what is known of the server process behind it.
 pub(crate) struct Session {
     wire: Wire,
+    link: Weak<Link>,
+    /// Nothing was heard since somebody gave up waiting.
+    silent: AtomicBool,
     /// When the server process was started, in seconds: it sets the fences of this process apart from all others.
     pub(crate) start: u32,
     /// The server's time when it was asked, and when that was.
     time: (u64, Instant),
+    /// How long the server ran when this was opened, as far as is known: never less than was ever seen.
+    uptime: AtomicU64,
+    /// From when on the server's clock is known to be right; `None` after an answer that was slow.
+    sound: Mutex<Option<Instant>>,
     settled_at: Instant,
     /// What was written through it.
     pub(crate) recent: Recent,
@@ -124,7 +189,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    async fn open(config: &Arc<MemcachedConfig>) -> Result<Self, LockError> {
+    async fn open(config: &MemcachedConfig, link: Weak<Link>) -> Result<Self, LockError> {
         let server: Arc<str> = config.address.to_string().into();
         let limit = Instant::now() + config.connect_timeout;
         let not_reached = |why: String| {
@@ -173,8 +238,12 @@ impl Session {
         let (time, settled_at) = ((time, asked_at), asked_at + settling);
         Ok(Self {
             wire,
+            link,
+            silent: AtomicBool::new(false),
             start,
             time,
+            uptime: AtomicU64::new(uptime),
+            sound: Mutex::new(Some(asked_at)),
             settled_at,
             recent: Recent::default(),
             owners: OwnerText::default(),
@@ -197,6 +266,48 @@ impl Session {
         }
     }
 
+    /// Whether what the server did since `asked` was done by a clock that is right. If it was slow meanwhile, this waits
+    /// until its clock is: then the step has to be done again.
+    ///
+    /// A server that is continued after it was stopped first answers what lies there, by the clock of before. A lease that
+    /// it writes then ends earlier, by as long as it was stopped.
+    pub(crate) async fn kept_time(&self, asked: Instant) -> Result<bool, LockError> {
+        let limit = Instant::now() + self.wire.timeout;
+        loop {
+            if let Some(from) = *self.sound() {
+                return Ok(from <= asked);
+            }
+            let looked_at = Instant::now();
+            if self.is_on_time().await? {
+                *self.sound() = Some(looked_at);
+                tracing::debug!("memcached was slow; what it wrote meanwhile is written again");
+            } else if limit <= looked_at {
+                return Err(LockError::unavailable(
+                    "memcached answers, but its clock stands still; see what holds the server up",
+                ));
+            } else {
+                tokio::time::sleep(FIRST_PAUSE).await;
+            }
+        }
+    }
+
+    fn sound(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.sound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the server's clock has gone on as ours has.
+    async fn is_on_time(&self) -> Result<bool, LockError> {
+        let asked_at = Instant::now();
+        let statistics = self.statistics("").await?;
+        let uptime = statistics.iter().find(|(name, _)| name == "uptime");
+        let Some(uptime) = uptime.and_then(|(_, value)| value.parse::<u64>().ok()) else {
+            return Err(LockError::internal("memcached does not say its uptime any more"));
+        };
+        let passed = asked_at.saturating_duration_since(self.time.1).as_secs();
+        let before = self.uptime.fetch_max(uptime.saturating_sub(passed), Ordering::Relaxed);
+        Ok(uptime + LATE_TICKS >= before + passed)
+    }
+
     /// About what the server's clock says now. For display.
     pub(crate) fn server_time(&self) -> u64 {
         self.time.0.saturating_add(self.time.1.elapsed().as_secs())
@@ -204,7 +315,16 @@ impl Session {
 
     /// Sends a request and waits for its reply.
     pub(crate) async fn ask(&self, request: Request<'_>) -> Result<Reply, LockError> {
-        self.wire.ask(request).await
+        let mut sent = Sent { session: self, at: Instant::now(), answered: false };
+        let reply = self.wire.ask(request).await;
+        sent.answered = reply.is_ok();
+        if sent.answered {
+            self.silent.store(false, Ordering::Relaxed);
+        }
+        if sent.at.elapsed() >= SLOW {
+            *self.sound() = None;
+        }
+        reply
     }
 
     pub(crate) async fn statistics(

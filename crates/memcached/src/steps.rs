@@ -12,6 +12,8 @@ use holdtight_core::{
     LockError, Release, Secret, Transfer, TransferRequest,
 };
 
+use tokio::time::Instant;
+
 use crate::connection::Session;
 use crate::names::Names;
 use crate::protocol::{Left, Reply, Request, Write};
@@ -60,12 +62,16 @@ impl Step {
     /// with an error *and deletes the item that was there*, which would be somebody's lock.
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt, LockError> {
         for _ in 0..ROUNDS {
+            let asked = Instant::now();
             match self.read().await? {
                 None => {
                     self.session.settled().await;
                     let record = self.fresh(request);
                     let written = self.write(&record, Write::Add, ticks::ask(request.ttl)).await?;
-                    if let Written::Done(cas) = written {
+                    // If the server was slow, the next round finds it taken by ourselves.
+                    if let Written::Done(cas) = written
+                        && self.kept_time(asked).await?
+                    {
                         return Ok(Attempt::Granted(Lease::new(self.minted(cas)?, request.ttl)));
                     }
                 }
@@ -74,7 +80,9 @@ impl Step {
                     // An earlier attempt of this very call was granted after all.
                     Some(record) => {
                         let by = ExtendBy::AtLeast(request.ttl);
-                        if let Some(lease) = self.move_end(&item, record, by).await? {
+                        if let Some(lease) = self.move_end(&item, record, by).await?
+                            && self.kept_time(asked).await?
+                        {
                             return Ok(Attempt::Granted(lease));
                         }
                     }
@@ -91,16 +99,32 @@ impl Step {
     }
 
     async fn try_extend(&self, request: &ExtendRequest) -> Result<Extension, LockError> {
+        let mut by = request.by;
         for _ in 0..ROUNDS {
+            let asked = Instant::now();
             let Some(item) = self.read().await? else { return Ok(Extension::NotHeld) };
             let Some(record) = item.owned_by(&request.secret) else {
                 return Ok(Extension::NotHeld);
             };
-            if let Some(lease) = self.move_end(&item, record, request.by).await? {
-                return Ok(Extension::Extended(lease));
+            if let Some(lease) = self.move_end(&item, record, by).await? {
+                if self.kept_time(asked).await? {
+                    return Ok(Extension::Extended(lease));
+                }
+                // What was added is there, and not to be added again; how much that is has to be asked.
+                if let ExtendBy::Add(_) = by {
+                    by = ExtendBy::AtLeast(Duration::ZERO);
+                }
             }
         }
         Err(Self::restless())
+    }
+
+    /// As [`Session::kept_time`]. What was written before must not be called undone.
+    async fn kept_time(&self, asked: Instant) -> Result<bool, LockError> {
+        self.session.kept_time(asked).await.map_err(|error| {
+            let unknown = "memcached was slow, and did not say what time it is then";
+            LockError::ambiguous(unknown).with_source(error)
+        })
     }
 
     /// Moves the end of our own item; `None` if it changed meanwhile and must be read again.
@@ -192,13 +216,16 @@ impl Step {
 
     async fn try_transfer(&self, request: &TransferRequest) -> Result<Transfer, LockError> {
         for _ in 0..ROUNDS {
+            let asked = Instant::now();
             let Some(item) = self.read().await? else { return Ok(Transfer::NotHeld) };
             if let Some(record) = item.owned_by(&request.to.secret) {
                 // Done before, by a request whose answer was lost: the same grant, with its fence.
                 let by = ExtendBy::AtLeast(request.to.ttl);
                 match self.move_end(&item, record, by).await? {
-                    Some(lease) => return Ok(Transfer::Transferred(lease)),
-                    None => continue,
+                    Some(lease) if self.kept_time(asked).await? => {
+                        return Ok(Transfer::Transferred(lease));
+                    }
+                    _ => continue,
                 }
             }
             if item.owned_by(&request.from).is_none() {
@@ -207,7 +234,9 @@ impl Step {
             self.session.settled().await;
             let (record, ttl) = (self.fresh(&request.to), request.to.ttl);
             let write = Write::Replace(item.cas);
-            if let Written::Done(cas) = self.write(&record, write, ticks::ask(ttl)).await? {
+            if let Written::Done(cas) = self.write(&record, write, ticks::ask(ttl)).await?
+                && self.kept_time(asked).await?
+            {
                 return Ok(Transfer::Transferred(Lease::new(self.minted(cas)?, ttl)));
             }
         }

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use holdtight_core::{
     Attempt, Backend as _, DistributedLock, ErrorKind, Extension, Level, Release,
 };
 use holdtight_memcached::MemcachedStore;
+use holdtight_testkit::Proxy;
 use support::*;
 
 /// As little memory as memcached accepts.
@@ -157,6 +159,68 @@ on_memcached! {
             .await;
             let lived = sent_at.elapsed();
             assert!(lived >= ttl, "a lease of {ttl:?} was over after {lived:?}");
+        }
+    }
+}
+
+on_memcached! {
+    /// What a server that was stopped is asked lies in its socket, and is done by the clock of before.
+    async fn a_lease_written_by_a_server_that_stood_still_is_not_shorter(server: [] as [&str; 0]) {
+        let store = connect(&format!("{}?timeout=30s", server.url())).await;
+        let (ttl, stopped) = (Duration::from_secs(60), Duration::from_secs(6));
+        let (held, me) = (key("held"), secret());
+        assert!(matches!(attempt(&store, &held, &me, stopped * 3).await, Ok(Attempt::Granted(_))));
+        for round in 0..3 {
+            let new = key(&format!("still:{round}"));
+            server.process().pause();
+            let (taking, renewing) = (Arc::clone(&store), Arc::clone(&store));
+            let (name, renewed, mine) = (new.clone(), held.clone(), me.clone());
+            let taken = tokio::spawn(async move { attempt(&taking, &name, &secret(), ttl).await });
+            let kept = tokio::spawn(async move { extend(&renewing, &renewed, &mine, ttl).await });
+            tokio::time::sleep(stopped).await;
+            let resumed = Instant::now();
+            server.process().resume();
+            assert!(matches!(taken.await.unwrap(), Ok(Attempt::Granted(_))));
+            assert!(matches!(kept.await.unwrap(), Ok(Extension::Extended(_))));
+            let mut admin = Admin::on(server.port()).await;
+            let uptime = admin.uptime().await;
+            until_answered(async || {
+                while admin.uptime().await < uptime + 2 {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+                Ok(())
+            })
+            .await;
+            for key in [&new, &held] {
+                let left = lookup(&store, key).await.expect("held").remaining.unwrap();
+                assert!(left + resumed.elapsed() >= ttl, "{key:?} of {ttl:?} has {left:?}");
+            }
+        }
+    }
+}
+
+on_memcached! {
+    async fn short_leases_outlive_a_connection_that_falls_silent(server: ["-M"]) {
+        // What went through both falls silent, what comes later is led past the second.
+        let straight = SocketAddr::from(([127, 0, 0, 1], server.port()));
+        let silent = Proxy::to(straight).await.unwrap();
+        let way = Proxy::to(silent.address()).await.unwrap();
+        let url = format!("memcached://{}", way.address());
+        let store = MemcachedStore::connect(&url).await.unwrap();
+        let ttl = Duration::from_secs(6);
+        let lock = DistributedLock::builder(store).ttl(ttl).build().unwrap();
+        let mut handles = Vec::new();
+        for n in 0..20 {
+            handles.push(lock.acquire(format!("k{n}")).await.unwrap());
+        }
+        silent.black_hole();
+        way.redirect(straight);
+        // Until every lease that was not renewed is over.
+        tokio::time::sleep(ttl * 2).await;
+        let lost = handles.iter().filter(|handle| !handle.is_held()).count();
+        assert_eq!(lost, 0, "of {} locks", handles.len());
+        for handle in handles {
+            handle.release().await.unwrap();
         }
     }
 }

@@ -129,6 +129,18 @@ impl Admin {
         Some(value)
     }
 
+    /// How long the server has run, by its own clock.
+    pub async fn uptime(&mut self) -> u64 {
+        let mut line = self.ask("stats\r\n").await;
+        let mut uptime = None;
+        while line != "END" {
+            uptime =
+                uptime.or(line.strip_prefix("STAT uptime ").map(|found| found.parse().unwrap()));
+            line = self.ask("").await;
+        }
+        uptime.expect("every server says its uptime")
+    }
+
     /// Writes items about as long as `length`: of each size until there is no room for more of them, or `most`.
     pub async fn fill(&mut self, length: usize, most: usize) {
         const AT_ONCE: usize = 50;
