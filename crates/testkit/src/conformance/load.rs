@@ -18,6 +18,7 @@ pub(super) const CASES: &[Case] = cases![
     a_rush_of_short_waits_has_one_holder_at_a_time,
     everything_at_once_keeps_every_promise,
     lost_requests_and_replies_break_no_promise,
+    lost_requests_and_replies_leave_nothing_behind,
 ];
 
 /// A store that cannot move a lock to another secret cannot resume one.
@@ -43,12 +44,18 @@ fn recorder(stage: &Stage, seed: u64) -> Recorder {
     Recorder::new(format!("{}, HOLDTIGHT_SEED={seed}", stage.fixture_name))
 }
 
-/// The load as this store can bear it.
+/// The load as this store can bear it, where leases have to end because some are forgotten.
 fn fitting(load: Load, stage: &Stage) -> Load {
-    let able = |ttl: u64| {
-        Duration::from_millis(ttl).clamp(stage.capabilities.min_ttl, stage.capabilities.max_ttl)
-    };
-    load.limit(LIMIT).brief(able(1000)).ttl(able(5000))
+    load.limit(LIMIT).brief(able(stage, 1000)).ttl(able(stage, 5000))
+}
+
+/// The same where nothing is hurt: a lock that is forgotten does not come back by itself.
+fn calm(load: Load, stage: &Stage) -> Load {
+    fitting(load, stage).ttl(able(stage, 600_000))
+}
+
+fn able(stage: &Stage, ttl: u64) -> Duration {
+    Duration::from_millis(ttl).clamp(stage.capabilities.min_ttl, stage.capabilities.max_ttl)
 }
 
 fn lock(store: Arc<dyn Backend>) -> DistributedLock {
@@ -69,7 +76,7 @@ async fn report(stage: &Stage, load: &Load, recorder: &Recorder, rules: Rules) -
 async fn a_rush_of_short_waits_has_one_holder_at_a_time(stage: &Stage) {
     let (seed, lock) = (seed(), lock(Arc::clone(&stage.store)));
     let recorder = recorder(stage, seed);
-    let load = fitting(Load::rush(seed), stage).grants(600);
+    let load = calm(Load::rush(seed), stage).grants(600);
     load.run(&[lock], &recorder).await;
     let report = report(stage, &load, &recorder, Rules::CALM).await;
     report.assert_clean(&[("grants", report.counts.grants)]);
@@ -78,7 +85,7 @@ async fn a_rush_of_short_waits_has_one_holder_at_a_time(stage: &Stage) {
 async fn everything_at_once_keeps_every_promise(stage: &Stage) {
     let seed = seed();
     let (recorder, locks) = (recorder(stage, seed), locks(stage).await);
-    let load = fitting(Load::mixed(seed), stage);
+    let load = calm(Load::mixed(seed), stage);
     // Half of it in a runtime with a single thread, as programs with one runtime per thread have it.
     let elsewhere = {
         let (load, locks, recorder) = (load.clone(), locks.clone(), recorder.clone());
@@ -104,7 +111,7 @@ async fn everything_at_once_keeps_every_promise(stage: &Stage) {
 async fn a_token_has_one_holder(stage: &Stage) {
     let seed = seed();
     let (recorder, locks) = (recorder(stage, seed), locks(stage).await);
-    let load = fitting(Load::tokens(seed), stage).grants(200);
+    let load = calm(Load::tokens(seed), stage).grants(200);
     load.run(&locks, &recorder).await;
     let report = report(stage, &load, &recorder, Rules::CALM).await;
     let counts = report.counts;
@@ -117,6 +124,17 @@ async fn a_token_has_one_holder(stage: &Stage) {
 
 async fn lost_requests_and_replies_break_no_promise(stage: &Stage) {
     let seed = seed();
+    hurt(stage, seed, fitting(Load::mixed(seed), stage).grants(300)).await;
+}
+
+/// Whatever was lost on its way, whoever only waits and gives back leaves nothing that has to end by its lease.
+async fn lost_requests_and_replies_leave_nothing_behind(stage: &Stage) {
+    let seed = seed();
+    hurt(stage, seed, calm(Load::rush(seed), stage).tasks(12).grants(200)).await;
+}
+
+/// A load over two clients whose calls are lost and slow.
+async fn hurt(stage: &Stage, seed: u64, load: Load) {
     let recorder = recorder(stage, seed);
     let (short, long) = (Duration::from_millis(1), Duration::from_millis(30));
     let faults = [
@@ -134,7 +152,6 @@ async fn lost_requests_and_replies_break_no_promise(stage: &Stage) {
         chaos.random(seed ^ number, 150, &faults);
     }
     let locks: Vec<_> = chaos.iter().map(|chaos| lock(Arc::clone(chaos) as _)).collect();
-    let load = fitting(Load::mixed(seed), stage).grants(300);
     load.run(&locks, &recorder).await;
     for chaos in &chaos {
         chaos.heal();

@@ -102,6 +102,9 @@ impl Load {
     }
 
     /// The lease of all locks but those that are meant to run out; five seconds unless said otherwise.
+    ///
+    /// Where nothing is hurt, minutes say more: a lock that is forgotten then keeps everybody waiting, and is still there
+    /// when all is over, instead of ending by itself.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -178,9 +181,13 @@ impl Load {
         }
     }
 
-    /// Ends the history: when everybody has let go and every lease is over, the store must show no holder.
+    /// Ends the history: when everybody has let go and every lease is over, the store must show no holder. If leases are
+    /// of minutes, they are not waited for: then all must have been given back.
     pub async fn settle(&self, lock: &DistributedLock, recorder: &Recorder) {
-        let deadline = BootClock.now().after(PATIENCE + self.ttl.max(self.brief) * 2);
+        let leases = self.ttl.max(self.brief) * 2;
+        // The end of long ones is not waited for: nobody may need it.
+        let patience = if leases < PATIENCE { PATIENCE + leases } else { PATIENCE / 2 };
+        let deadline = BootClock.now().after(patience);
         for key in self.all_keys() {
             let mut held = false;
             while BootClock.now() < deadline {
