@@ -42,8 +42,8 @@ impl Load {
         Self::new(seed, Move::RUSH, 50, 1)
     }
 
-    /// All that the library offers, on three keys: waits of all lengths, tries, cancellations, work, sets, elections,
-    /// turns, tokens, force, leases that run out.
+    /// All that the library offers, on three keys: waits of all lengths, tries, work, sets, elections, turns, cooldowns,
+    /// tokens, cancellations of all of these, force, leases that run out.
     pub fn mixed(seed: u64) -> Self {
         Self::new(seed, Move::MIXED, 24, 3)
     }

@@ -36,6 +36,7 @@
 
 mod cancel;
 mod check;
+mod elections;
 mod event;
 mod load;
 mod long;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
-use holdtight_core::{AcquireAll, DistributedLock, Held, LockError, LockHandle, Moment};
+use holdtight_core::{AcquireAll, DistributedLock, Held, LockError, LockHandle, LockSet, Moment};
 
 use super::cancel::give_up_after;
 use super::event::{Foreign, Form, LetGo, Patience, Refusal};
@@ -32,6 +32,8 @@ pub(super) enum Move {
     CancelAtPoll,
     /// Work under the lock.
     Run,
+    /// Work under the lock if it is free.
+    TryRun,
     /// Go away in the middle of the work.
     CancelRun,
     /// Work under a lock that is taken away by force in the middle.
@@ -40,10 +42,18 @@ pub(super) enum Move {
     Set,
     /// Work under several keys.
     SetRun,
+    /// Several keys at once, and go away.
+    CancelSet,
     /// Be elected, and step down.
     Campaign,
+    /// Be elected now, or soon, or not at all.
+    CampaignWithin,
+    /// Go away from an election.
+    CancelCampaign,
     /// Work as a leader.
     Lead,
+    /// Go away from leading, or from wanting to.
+    CancelLead,
     /// Once per period.
     Turn,
     /// Let a lease run out, while somebody waits for the lock.
@@ -58,6 +68,10 @@ pub(super) enum Move {
     ReleaseHeld,
     /// Detach, extend by the token, release by the token.
     ReleaseDetached,
+    /// Go away from detaching, or from resuming: the lock goes back, to all or to its token.
+    CancelToken,
+    /// Leave a lock held for a while.
+    Keep,
     /// Release a held lock by force.
     Force,
 }
@@ -70,6 +84,7 @@ impl Move {
         (Self::ResumeHeld, 4),
         (Self::ReleaseHeld, 2),
         (Self::ReleaseDetached, 2),
+        (Self::CancelToken, 2),
         (Self::Force, 1),
         (Self::EndlessWait, 2),
     ];
@@ -84,19 +99,26 @@ impl Move {
         (Self::CancelLater, 100),
         (Self::CancelAtPoll, 100),
         (Self::Run, 100),
+        (Self::TryRun, 50),
         (Self::CancelRun, 50),
         (Self::RunForced, 20),
         (Self::Set, 50),
         (Self::SetRun, 50),
+        (Self::CancelSet, 50),
         (Self::Campaign, 50),
+        (Self::CampaignWithin, 50),
+        (Self::CancelCampaign, 50),
         (Self::Lead, 50),
+        (Self::CancelLead, 50),
         (Self::Turn, 2),
+        (Self::Keep, 2),
         (Self::Expire, 1),
         (Self::RunExpired, 1),
         (Self::Detach, 40),
         (Self::ResumeHeld, 40),
         (Self::ReleaseHeld, 20),
         (Self::ReleaseDetached, 20),
+        (Self::CancelToken, 40),
         (Self::Force, 20),
     ];
 }
@@ -138,7 +160,7 @@ pub(super) type InHand = (LockHandle, Holding);
 
 impl Player {
     /// Keys for moves that take as long as a lease.
-    pub(super) const SLOW: &[&str] = &["turn", "expire", "long"];
+    pub(super) const SLOW: &[&str] = &["turn", "expire", "kept", "long"];
 
     pub(super) fn new(
         load: &Arc<Load>,
@@ -197,7 +219,7 @@ impl Player {
                 let wait = self.millis(1..=20);
                 self.wait_and_hold(Some(wait)).await;
             }
-            Move::LongWait => self.wait_and_hold(Some(Duration::from_secs(5))).await,
+            Move::LongWait => self.wait_long().await,
             Move::EndlessWait => self.wait_and_hold(None).await,
             Move::CancelLater => self.cancel(u32::MAX).await,
             Move::CancelAtPoll => {
@@ -209,11 +231,19 @@ impl Player {
                 let after = self.micros(0..5000);
                 self.run(Some(after)).await;
             }
+            Move::TryRun => self.try_run().await,
             Move::RunForced => self.run_forced().await,
             Move::Set => self.set().await,
             Move::SetRun => self.set_run().await,
+            Move::CancelSet => self.cancel_set().await,
             Move::Campaign => self.campaign().await,
-            Move::Lead => self.lead().await,
+            Move::CampaignWithin => self.campaign_within().await,
+            Move::CancelCampaign => self.cancel_campaign().await,
+            Move::Lead => self.lead(None).await,
+            Move::CancelLead => {
+                let after = self.micros(0..8000);
+                self.lead(Some(after)).await;
+            }
             Move::Turn => self.turn().await,
             Move::Expire => self.expire().await,
             Move::RunExpired => self.run_expired().await,
@@ -221,6 +251,8 @@ impl Player {
             Move::ResumeHeld => self.resume_held().await,
             Move::ReleaseHeld => self.release_held().await,
             Move::ReleaseDetached => self.release_detached().await,
+            Move::CancelToken => self.cancel_token().await,
+            Move::Keep => self.keep().await,
             Move::Force => self.force().await,
         }
     }
@@ -247,7 +279,7 @@ impl Player {
         Duration::from_millis(self.random.u64(range))
     }
 
-    fn micros(&mut self, range: std::ops::Range<u64>) -> Duration {
+    pub(super) fn micros(&mut self, range: std::ops::Range<u64>) -> Duration {
         Duration::from_micros(self.random.u64(range))
     }
 
@@ -283,6 +315,9 @@ impl Player {
         holding.look();
         if self.random.u32(..8) == 0 {
             holding.extended(handle.extend(self.load.ttl)).await;
+        }
+        if self.random.u32(..16) == 0 {
+            holding.extended(handle.extend_by(Duration::from_millis(100))).await;
         }
         match self.random.u32(..4) {
             0 => {
@@ -326,6 +361,19 @@ impl Player {
         }
     }
 
+    async fn wait_long(&mut self) {
+        let wait = Duration::from_secs(5);
+        if self.random.bool() {
+            return self.wait_and_hold(Some(wait)).await;
+        }
+        // With the lease that the lock has unless told otherwise.
+        let (lock, key) = (self.own(), self.key());
+        let claim = self.recorder.ask(&key, Form::Acquire, Patience::Limited);
+        if let Some(in_hand) = taken(claim, lock.wait_for_lock(&key, wait).await) {
+            self.hold(in_hand).await;
+        }
+    }
+
     async fn cancel(&mut self, polls: u32) {
         let (lock, key, limit) = (self.own(), self.key(), self.micros(0..8000));
         let acquire = lock.acquire(&key).ttl(self.load.ttl).wait_forever();
@@ -357,6 +405,24 @@ impl Player {
         }
     }
 
+    async fn try_run(&mut self) {
+        let (lock, key, dwell) = (self.own(), self.key(), self.dwell());
+        let work = Work::new(self.recorder.ask(&key, Form::Try, Patience::Limited));
+        let result = lock
+            .try_acquire(&key)
+            .ttl(self.load.ttl)
+            .run(async |held| {
+                let holding = work.begin(held);
+                pause(dwell).await;
+                work.end(holding);
+            })
+            .await;
+        match result {
+            Ok(None) => work.refused(Refusal::Busy),
+            result => work.answered(&result),
+        }
+    }
+
     async fn run_forced(&mut self) {
         let (lock, other, key) = (self.own(), self.any(), self.key());
         let acquire = lock.acquire(&key).ttl(self.load.ttl).wait_forever();
@@ -381,12 +447,12 @@ impl Player {
         keys
     }
 
-    /// Several keys at once, for ever or for a while.
-    fn ask_all(&mut self) -> (Vec<(String, Claim)>, AcquireAll) {
+    /// Several keys at once, for ever or for a while; whether whoever asks stays to the end.
+    fn ask_all(&mut self, stays: bool) -> (Vec<(String, Claim)>, AcquireAll) {
         let (lock, keys, wait) = (self.own(), self.some_keys(), self.millis(1..=500));
         let all = lock.acquire_all(keys.clone()).ttl(self.load.ttl);
         let (all, patience) = if self.random.bool() {
-            (all.wait_forever(), Patience::Endless)
+            (all.wait_forever(), if stays { Patience::Endless } else { Patience::Limited })
         } else {
             (all.wait(wait), Patience::Limited)
         };
@@ -398,8 +464,21 @@ impl Player {
     }
 
     async fn set(&mut self) {
-        let (claims, all) = self.ask_all();
-        match all.await {
+        let (claims, all) = self.ask_all(true);
+        self.hold_all(claims, all.await).await;
+    }
+
+    async fn cancel_set(&mut self) {
+        let (claims, all) = self.ask_all(false);
+        let polls = if self.random.bool() { u32::MAX } else { self.random.u32(1..12) };
+        let limit = self.micros(0..8000);
+        if let Some(result) = give_up_after(all.into_future(), polls, limit).await {
+            self.hold_all(claims, result).await;
+        }
+    }
+
+    async fn hold_all(&mut self, claims: Vec<(String, Claim)>, result: Result<LockSet, LockError>) {
+        match result {
             Ok(set) => {
                 let holdings = granted_all(claims, set.held());
                 pause(self.dwell()).await;
@@ -418,7 +497,7 @@ impl Player {
     }
 
     async fn set_run(&mut self) {
-        let (claims, all) = self.ask_all();
+        let (claims, all) = self.ask_all(true);
         let (dwell, claims, partings) = (self.dwell(), Mutex::new(claims), Mutex::new(Vec::new()));
         let result = all
             .run(async |held| {
@@ -432,42 +511,6 @@ impl Player {
         if let Err(error) = result {
             locked(&claims).drain(..).for_each(|(_, claim)| claim.failed(&error));
         }
-    }
-
-    async fn campaign(&mut self) {
-        let (lock, key, dwell) = (self.own(), self.key(), self.dwell());
-        let election = lock.election(&key).ttl(self.load.ttl);
-        let claim = self.recorder.ask(&key, Form::Campaign, Patience::Endless);
-        match election.campaign().await {
-            Ok(leadership) => {
-                let holding = claim.granted(leadership.held());
-                pause(dwell).await;
-                let parting = holding.letting_go(LetGo::Release);
-                parting.done(&leadership.step_down().await);
-            }
-            Err(error) => claim.failed(&error),
-        }
-    }
-
-    async fn lead(&mut self) {
-        let (lock, key, dwell) = (self.own(), self.key(), self.dwell());
-        let election = lock.election(&key).ttl(self.load.ttl);
-        let work = Arc::new(Work::new(self.recorder.ask(&key, Form::Lead, Patience::Endless)));
-        let again = (self.recorder.clone(), key);
-        let result = election
-            .lead(|held| {
-                let (work, again) = (Arc::clone(&work), again.clone());
-                async move {
-                    let campaigning = AskAgain { work: Arc::clone(&work), again };
-                    let holding = work.begin(held);
-                    pause(dwell).await;
-                    work.end(holding);
-                    // If the lock was lost before, the leader campaigns again all the same.
-                    drop(campaigning);
-                }
-            })
-            .await;
-        work.answered(&result);
     }
 
     async fn turn(&mut self) {
@@ -517,7 +560,12 @@ impl Player {
 
     async fn run_expired(&mut self) {
         let (lock, key) = (self.own(), self.slow("expire"));
-        let acquire = lock.acquire(&key).ttl(self.load.brief).auto_renew(false).wait_forever();
+        let acquire = lock.acquire(&key).wait_forever();
+        let acquire = if self.random.bool() {
+            acquire.ttl(self.load.brief).auto_renew(false)
+        } else {
+            acquire.ttl(self.load.ttl).max_hold(self.load.brief)
+        };
         let work = Work::new(self.recorder.ask(&key, Form::Run, Patience::Endless));
         let long = self.load.brief * 2;
         let result = acquire
@@ -585,23 +633,28 @@ fn told_all(partings: &[(String, Parting)], result: &Result<(), LockError>) {
 }
 
 /// The claim of work that runs under a lock, from both sides: the work itself, and whoever waits for its result.
-struct Work(Mutex<(Option<Claim>, Option<Parting>)>);
+pub(super) struct Work(Mutex<(Option<Claim>, Option<Parting>)>);
 
 impl Work {
-    fn new(claim: Claim) -> Self {
+    pub(super) fn new(claim: Claim) -> Self {
         Self(Mutex::new((Some(claim), None)))
     }
 
     /// The work begins.
-    fn begin(&self, held: Held) -> Holding {
+    pub(super) fn begin(&self, held: Held) -> Holding {
         let claim = locked(&self.0).0.take();
         claim.expect("work begins once for each claim").granted(held)
     }
 
     /// The work ends by itself.
-    fn end(&self, holding: Holding) {
+    pub(super) fn end(&self, holding: Holding) {
         let parting = holding.letting_go(LetGo::Work);
         locked(&self.0).1 = Some(parting);
+    }
+
+    /// Somebody asks again for the same work.
+    pub(super) fn again(&self, claim: Claim) {
+        locked(&self.0).0 = Some(claim);
     }
 
     fn refused(&self, why: Refusal) {
@@ -611,7 +664,7 @@ impl Work {
     }
 
     /// What the caller was told.
-    fn answered<T>(&self, result: &Result<T, LockError>) {
+    pub(super) fn answered<T>(&self, result: &Result<T, LockError>) {
         let (claim, parting) = std::mem::take(&mut *locked(&self.0));
         if let Some(parting) = parting {
             parting.worked(result);
@@ -619,20 +672,5 @@ impl Work {
         if let (Some(claim), Err(error)) = (claim, result) {
             claim.failed(error);
         }
-    }
-}
-
-/// A leader whose work is broken off campaigns again, from this moment on.
-struct AskAgain {
-    work: Arc<Work>,
-    again: (Recorder, String),
-}
-
-impl Drop for AskAgain {
-    fn drop(&mut self) {
-        let (recorder, key) = &self.again;
-        // Limited: if the work was done, nobody campaigns, and the claim counts as cancelled.
-        let claim = recorder.ask(key, Form::Lead, Patience::Limited);
-        locked(&self.work.0).0 = Some(claim);
     }
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use holdtight_core::{DistributedLock, LockToken};
 
-use super::event::{Foreign, Form, LetGo, Patience};
+use super::cancel::give_up_after;
+use super::event::{Foreign, Form, LetGo, Patience, Refusal};
 use super::moves::{InHand, Player, taken};
 use super::record::{Holding, Parting};
 
@@ -87,6 +88,51 @@ impl Player {
         // What it says depends on the store's mood under faults; the lock must be there or gone either way.
         let _ = lock.extend_token(&token, self.load.ttl).await;
         let _ = parting.ended_by(Foreign::ReleaseToken, other.release_token(&token)).await;
+    }
+
+    /// Detaching or resuming is given up half-way. A lock whose detaching was given up goes back to all; one whose resuming
+    /// was goes back to its token, and the same client resumes it again.
+    pub(super) async fn cancel_token(&mut self) {
+        let Some((key, (handle, holding))) = self.some_lock().await else { return };
+        let (polls, limit) = (self.random.u32(1..6), self.micros(0..8000));
+        if self.random.bool() {
+            let parting = holding.letting_go(LetGo::Detach);
+            let Some(result) = give_up_after(handle.detach(), polls, limit).await else { return };
+            parting.done(&result);
+            if let Ok(token) = result {
+                let lock = self.any();
+                let _ = parting.ended_by(Foreign::ReleaseToken, lock.release_token(&token)).await;
+            }
+            return;
+        }
+        let Some((parting, token)) = detached((handle, holding)).await else { return };
+        let lock = self.any();
+        let resume = self.resume(&lock, &key, &token, &parting);
+        let mut resumed = give_up_after(resume, polls, limit).await.flatten();
+        if resumed.is_none() {
+            resumed = self.resume(&lock, &key, &token, &parting).await;
+        }
+        match resumed {
+            Some(in_hand) => self.hold(in_hand).await,
+            None => {
+                let _ = parting.ended_by(Foreign::ReleaseToken, lock.release_token(&token)).await;
+            }
+        }
+    }
+
+    /// A lock is left to itself for a while.
+    pub(super) async fn keep(&mut self) {
+        let (lock, key) = (self.own(), self.slow("kept"));
+        let claim = self.recorder.ask(&key, Form::Try, Patience::Limited);
+        match lock.try_acquire(&key).ttl(self.load.ttl).await {
+            Ok(Some(handle)) => {
+                let holding = claim.granted(handle.held());
+                let parting = holding.letting_go(LetGo::Detach);
+                parting.done(&handle.keep_for(self.load.brief).await);
+            }
+            Ok(None) => claim.refused(Refusal::Busy),
+            Err(error) => claim.failed(&error),
+        }
     }
 
     pub(super) async fn force(&mut self) {
