@@ -26,7 +26,7 @@ pub(super) async fn give_back(
                 Some(rest) => handle.keep_for(rest).await,
                 None => handle.release().await,
             };
-            done.err().map(|error| warning(&key.to_string(), rest.is_some(), &error))
+            done.err().map(|error| warning(key.as_ref(), rest.is_some(), &error))
         });
     }
     let mut warnings = Vec::new();
