@@ -25,18 +25,12 @@ const OWN: &str = "(own items)";
 /// The circles that are still to be cut. A line that is no longer true fails the check as a new circle does, so
 /// that this list only ever gets shorter.
 const KNOWN: &[&str] = &[
-    "holdtight: in crate::blocking: builder, lock",
-    "holdtight-cli: in crate: config, conflict, exit, facts, output",
-    "holdtight-cli: in crate::run: (own items), plan",
     "holdtight-core: in crate: acquire, engine, event, grant, handle, keeper, meter, release, resume, spec, wait",
     "holdtight-core: in crate: backend, error, fence, info, key, lease, secret",
-    "holdtight-core: in crate: election, lock, period",
-    "holdtight-file: in crate: place, step",
     "holdtight-file: in crate: store, sweep",
     "holdtight-firestore: in crate: document, syncguard",
     "holdtight-firestore: in crate: steps, store",
     "holdtight-postgres: in crate: connect, errands, lanes, listen, native, probe, schema, stragglers, syncguard",
-    "holdtight-redis: in crate: connection, sentinel",
     "holdtight-redis: in crate: steps, store, together",
     "holdtight-testkit: in crate::conformance: load, worker",
     "holdtight-testkit: in crate::history: check, report",

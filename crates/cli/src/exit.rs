@@ -5,11 +5,7 @@
 use std::fmt;
 use std::path::Path;
 
-use holdtight::{ErrorKind, LockError, StoreUrl};
-
-use crate::config::Setting;
-use crate::conflict;
-use crate::output;
+use holdtight::{ErrorKind, LockError};
 
 /// It was done.
 pub(crate) const OK: u8 = 0;
@@ -53,14 +49,15 @@ pub(crate) fn code(kind: ErrorKind) -> u8 {
 /// Why the command did not do what it was asked to.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    code: u8,
-    what: What,
+    pub(crate) code: u8,
+    pub(crate) what: What,
     /// The store that failed, and who chose it.
-    store: Option<String>,
+    pub(crate) store: Option<String>,
 }
 
+/// What there is to tell of a failure.
 #[derive(Debug)]
-enum What {
+pub(crate) enum What {
     Said(String),
     Lock(LockError),
     Silent,
@@ -87,45 +84,9 @@ impl Failure {
         Self { code, what: What::Silent, store: None }
     }
 
-    /// Adds which store it was, if it was the store: people forget which one they have set.
-    pub(crate) fn at(mut self, store: &Setting<StoreUrl>) -> Self {
-        if self.code == UNAVAILABLE {
-            self.store = Some(format!("{} (from {})", store.value, store.origin));
-        }
-        self
-    }
-
     /// The exit code.
     pub(crate) fn code(&self) -> u8 {
         self.code
-    }
-
-    /// Tells the user on standard error, if there is something to tell.
-    pub(crate) fn report(&self, json: bool) {
-        match &self.what {
-            What::Silent => {}
-            What::Said(message) if json => {
-                output::complain_json(&serde_json::json!({ "error": message, "exit": self.code }));
-            }
-            What::Said(message) => output::complain(message),
-            What::Lock(error) if error.kind() == ErrorKind::Timeout => {
-                conflict::report(error, self.code, json);
-            }
-            What::Lock(error) if json => {
-                output::complain_json(&serde_json::json!({
-                    "error": error.to_string(),
-                    "key": error.key().map(holdtight::Key::as_str),
-                    "store": self.store,
-                    "exit": self.code,
-                }));
-            }
-            What::Lock(error) => {
-                output::complain(error);
-                if let Some(store) = &self.store {
-                    output::complain(format_args!("the store is {store}"));
-                }
-            }
-        }
     }
 }
 

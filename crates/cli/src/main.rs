@@ -13,6 +13,7 @@ mod facts;
 mod interrupt;
 mod output;
 mod owner;
+mod report;
 mod run;
 #[cfg(target_os = "linux")]
 mod script;

@@ -17,6 +17,13 @@ use crate::lock::DistributedLock;
 /// How often an observer looks who leads.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
+impl DistributedLock {
+    /// An election for the post `post`: one leader at a time.
+    pub fn election(&self, post: impl AsRef<str>) -> Election {
+        Election::new(self.clone(), post.as_ref())
+    }
+}
+
 /// An election for one post: see [`DistributedLock::election`](crate::DistributedLock::election).
 ///
 /// ```

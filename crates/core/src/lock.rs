@@ -8,7 +8,6 @@ use crate::backend::{
     Backend, ExtendBy, ExtendRequest, Extension, Guarantees, Lease, Liveness, Release, Reply,
 };
 use crate::clock::{BootClock, Clock};
-use crate::election::Election;
 use crate::engine::{Engine, Parts};
 use crate::error::LockError;
 use crate::event::{Event, EventKind, Events};
@@ -17,7 +16,6 @@ use crate::handle::{Held, LockHandle};
 use crate::info::LockInfo;
 use crate::key::Key;
 use crate::owner::Owner;
-use crate::period::Turn;
 use crate::retry::RetryPolicy;
 use crate::set::AcquireAll;
 use crate::spec::Spec;
@@ -29,9 +27,6 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long `shutdown` waits for releases.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The lease of a turn in a shorter period: less would be lost by a hiccup.
-const SHORTEST_TURN: Duration = Duration::from_secs(1);
 
 /// The most locks that `list` returns.
 pub const LIST_LIMIT: usize = 10_000;
@@ -147,74 +142,6 @@ impl DistributedLock {
         work: impl FnOnce(Held) -> W,
     ) -> Result<W::Output, LockError> {
         self.acquire(key).run(work).await
-    }
-
-    /// Runs `work` unless it was run within the last `period`, here or anywhere else: `Ok(None)` if it was.
-    ///
-    /// The period counts from the start of the work, and ends by the store's clock: no earlier, and later only by what a
-    /// lease of the store is rounded up to. Work that takes longer than the period keeps the lock until it is done. Work
-    /// that is stopped by a loss, or panics, does not count: the lock is given back.
-    ///
-    /// # Errors
-    /// As [`Acquire::run`], without `Timeout`; [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a period of more
-    /// than 24 hours.
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, so is the work, and the period is over.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), holdtight_core::LockError> {
-    /// # use std::time::Duration;
-    /// # let lock = holdtight_core::DistributedLock::builder(holdtight_core::MemoryStore::new()).build()?;
-    /// let hour = Duration::from_secs(3600);
-    /// assert_eq!(lock.once_per("report", hour, async |_| "sent").await?, Some("sent"));
-    /// assert_eq!(lock.once_per("report", hour, async |_| "sent").await?, None);
-    /// # Ok(()) }
-    /// ```
-    pub async fn once_per<W: Future>(
-        &self,
-        key: impl AsRef<str>,
-        period: Duration,
-        work: impl FnOnce(Held) -> W,
-    ) -> Result<Option<W::Output>, LockError> {
-        let Some(turn) = self.turn(key, period).await? else { return Ok(None) };
-        let held = turn.held();
-        let out = tokio::select! {
-            biased;
-            loss = held.lost() => return Err(held.lost_error(loss)),
-            out = work(turn.held()) => out,
-        };
-        held.check()?;
-        // The work was done in time, whatever becomes of its period; if that is cut short, the log says so.
-        crate::acquire::done(turn.done().await)?;
-        Ok(Some(out))
-    }
-
-    /// As [`once_per`](Self::once_per), for work that is not one future: `Ok(None)` if this period had its turn. The turn
-    /// says when the work was [done](Turn::done); nobody stops the work if its lock is lost.
-    ///
-    /// # Errors
-    /// As [`try_acquire`](Self::try_acquire), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a period outside
-    /// the store's limits.
-    ///
-    /// # Cancel safety
-    /// As [`acquire`](Self::acquire).
-    pub async fn turn(
-        &self,
-        key: impl AsRef<str>,
-        period: Duration,
-    ) -> Result<Option<Turn>, LockError> {
-        crate::period::check(&self.engine, period)?;
-        // A longer lease than the period would make the period as long as the lease.
-        let ttl = self.engine.defaults.ttl.min(period.max(SHORTEST_TURN));
-        let ttl = ttl.max(self.engine.store.min_ttl);
-        let handle = self.try_acquire(key).ttl(ttl).await?;
-        Ok(handle.map(|handle| Turn::new(self.clone(), handle, period)))
-    }
-
-    /// An election for the post `post`: one leader at a time.
-    pub fn election(&self, post: impl AsRef<str>) -> Election {
-        Election::new(self.clone(), post.as_ref())
     }
 
     /// Whether anybody holds the lock now. By the time it is read the answer may be old: to *get* the lock, try.

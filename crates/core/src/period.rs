@@ -4,12 +4,81 @@
 
 use std::time::Duration;
 
+use crate::acquire::done;
 use crate::clock::Moment;
 use crate::engine::Engine;
 use crate::error::LockError;
 use crate::handle::{Held, LockHandle};
 use crate::lease;
 use crate::lock::DistributedLock;
+
+/// The lease of a turn in a shorter period: less would be lost by a hiccup.
+const SHORTEST_TURN: Duration = Duration::from_secs(1);
+
+impl DistributedLock {
+    /// Runs `work` unless it was run within the last `period`, here or anywhere else: `Ok(None)` if it was.
+    ///
+    /// The period counts from the start of the work, and ends by the store's clock: no earlier, and later only by what a
+    /// lease of the store is rounded up to. Work that takes longer than the period keeps the lock until it is done. Work
+    /// that is stopped by a loss, or panics, does not count: the lock is given back.
+    ///
+    /// # Errors
+    /// As [`Acquire::run`], without `Timeout`; [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a period of more
+    /// than 24 hours.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, so is the work, and the period is over.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), holdtight_core::LockError> {
+    /// # use std::time::Duration;
+    /// # let lock = holdtight_core::DistributedLock::builder(holdtight_core::MemoryStore::new()).build()?;
+    /// let hour = Duration::from_secs(3600);
+    /// assert_eq!(lock.once_per("report", hour, async |_| "sent").await?, Some("sent"));
+    /// assert_eq!(lock.once_per("report", hour, async |_| "sent").await?, None);
+    /// # Ok(()) }
+    /// ```
+    pub async fn once_per<W: Future>(
+        &self,
+        key: impl AsRef<str>,
+        period: Duration,
+        work: impl FnOnce(Held) -> W,
+    ) -> Result<Option<W::Output>, LockError> {
+        let Some(turn) = self.turn(key, period).await? else { return Ok(None) };
+        let held = turn.held();
+        let out = tokio::select! {
+            biased;
+            loss = held.lost() => return Err(held.lost_error(loss)),
+            out = work(turn.held()) => out,
+        };
+        held.check()?;
+        // The work was done in time, whatever becomes of its period; if that is cut short, the log says so.
+        done(turn.done().await)?;
+        Ok(Some(out))
+    }
+
+    /// As [`once_per`](Self::once_per), for work that is not one future: `Ok(None)` if this period had its turn. The turn
+    /// says when the work was [done](Turn::done); nobody stops the work if its lock is lost.
+    ///
+    /// # Errors
+    /// As [`try_acquire`](Self::try_acquire), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a period outside
+    /// the store's limits.
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    pub async fn turn(
+        &self,
+        key: impl AsRef<str>,
+        period: Duration,
+    ) -> Result<Option<Turn>, LockError> {
+        check(self.engine(), period)?;
+        // A longer lease than the period would make the period as long as the lease.
+        let ttl = self.engine().defaults.ttl.min(period.max(SHORTEST_TURN));
+        let ttl = ttl.max(self.engine().store.min_ttl);
+        let handle = self.try_acquire(key).ttl(ttl).await?;
+        Ok(handle.map(|handle| Turn::new(self.clone(), handle, period)))
+    }
+}
 
 /// The turn of this period: see [`DistributedLock::turn`](crate::DistributedLock::turn).
 ///

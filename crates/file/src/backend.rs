@@ -14,9 +14,10 @@ use holdtight_core::{
 };
 
 use crate::names::name_of;
+use crate::place::check_key;
 use crate::record::{ProcessId, Record};
 use crate::rules::Change;
-use crate::step::{Absent, Page, Try, check_key, peek};
+use crate::step::{Absent, Page, Try, peek};
 use crate::store::{FileStore, Tried};
 use crate::sweep::records;
 

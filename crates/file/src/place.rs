@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use holdtight_core::{Key, LockError};
 
@@ -17,7 +17,6 @@ use crate::frame::{COPY, PAGE};
 use crate::ledger::unreadable;
 use crate::look::{look_at, look_up};
 use crate::record::Record;
-use crate::step::check_key;
 
 /// The file of one key, open.
 #[derive(Debug)]
@@ -149,6 +148,23 @@ impl Place {
             self.known = Some(written);
         }
     }
+}
+
+/// A record in the wrong place says nothing about the key whose place it is.
+pub(crate) fn check_key(record: &Record, key: &Key, path: &Path) -> Result<(), LockError> {
+    if record.key == *key {
+        return Ok(());
+    }
+    Err(misplaced(path).with_key(key))
+}
+
+/// A record that is not where it belongs.
+#[cold]
+pub(crate) fn misplaced(path: &Path) -> LockError {
+    LockError::internal(format!(
+        "{} holds the record of another key, so nothing is granted on its word; was it copied there?",
+        path.display()
+    ))
 }
 
 #[cfg(test)]

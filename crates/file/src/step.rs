@@ -7,7 +7,6 @@ use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use holdtight_core::{Key, LockError};
@@ -334,21 +333,4 @@ pub(crate) fn peek(directory: &Directory, name: &Name) -> Result<Option<Record>,
         }
     }
     Err(unreadable(path, damage))
-}
-
-/// A record in the wrong place says nothing about the key whose place it is.
-pub(crate) fn check_key(record: &Record, key: &Key, path: &Path) -> Result<(), LockError> {
-    if record.key == *key {
-        return Ok(());
-    }
-    Err(misplaced(path).with_key(key))
-}
-
-/// A record that is not where it belongs.
-#[cold]
-pub(crate) fn misplaced(path: &Path) -> LockError {
-    LockError::internal(format!(
-        "{} holds the record of another key, so nothing is granted on its word; was it copied there?",
-        path.display()
-    ))
 }

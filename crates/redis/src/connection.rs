@@ -16,8 +16,8 @@ use redis::{
 };
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::bounded::Bounded;
-use crate::config::{Credentials, RedisConfig};
+use crate::config::RedisConfig;
+use crate::dial::{Driver, connect};
 use crate::error::{Stage, UNKNOWN, Verdict, code, explain, verdict};
 use crate::wake::Ears;
 
@@ -327,7 +327,7 @@ impl Link {
     /// Closes a connection at once: whoever still waits for an answer on it would wait in vain.
     fn cut(self: &Arc<Self>, wire: &Wire) {
         self.discard(&wire.health);
-        wire.driver.0.abort();
+        wire.driver.stop();
     }
 
     fn discard(self: &Arc<Self>, health: &Arc<Health>) {
@@ -630,41 +630,6 @@ fn pause(failures: u32) -> Duration {
     }
     let longest = (LONGEST_PAUSE / 40).saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE);
     longest.mul_f64(fastrand::f64())
-}
-
-/// A connection of the library, over a stream of ours that bounds what it reads.
-///
-/// It lives until the second half is dropped: the library alone would keep it while answers are due.
-pub(crate) async fn connect(
-    address: &ConnectionAddr,
-    credentials: &Credentials,
-    database: i64,
-    config: &RedisConfig,
-    settings: AsyncConnectionConfig,
-) -> Result<(MultiplexedConnection, Driver), RedisError> {
-    let mut login = redis::RedisConnectionInfo::default()
-        .set_protocol(redis::ProtocolVersion::RESP3)
-        .set_db(database)
-        .set_skip_set_lib_name();
-    if let Some(user) = &credentials.user {
-        login = login.set_username(user);
-    }
-    if let Some(password) = &credentials.password {
-        login = login.set_password(password);
-    }
-    let stream = Bounded::new(crate::stream::open(address, config).await?);
-    let (connection, driver) =
-        MultiplexedConnection::new_with_config(&login, stream, settings).await?;
-    Ok((connection, Driver(spawn_lasting(driver).abort_handle())))
-}
-
-/// The task that reads and writes; it ends with this.
-pub(crate) struct Driver(tokio::task::AbortHandle);
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 impl std::fmt::Debug for Link {

@@ -10,6 +10,7 @@ mod bounded;
 mod cluster;
 mod config;
 mod connection;
+mod dial;
 mod error;
 mod fabric;
 mod fencing;

@@ -14,7 +14,7 @@ use redis::{AsyncConnectionConfig, ConnectionAddr, FromRedisValue, RedisError, V
 use tokio::time::timeout;
 
 use crate::config::RedisConfig;
-use crate::connection::connect;
+use crate::dial::connect;
 use crate::error::{Stage, UNKNOWN, code, explain};
 
 /// What the sentinels call the primary of `service`, the most likely first. Never empty.

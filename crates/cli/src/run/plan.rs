@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use holdtight::{MAX_TTL, Moment};
 
-use super::RunOptions;
+use super::options::RunOptions;
 use crate::duration;
 
 /// The lease when nothing else is said.

@@ -9,6 +9,35 @@ use super::background;
 use super::lock::DistributedLock;
 use crate::lock::{ByUrl, IntoStore, Ready};
 
+impl DistributedLock {
+    /// Connects to the store that `url` names, with default options.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL that names no store, with the ones that exist; what
+    /// the store reports otherwise. Secrets of the URL are never shown.
+    pub fn connect(url: impl Into<String>) -> Result<Self, LockError> {
+        Builder::<ByUrl>::new(url.into()).connect()
+    }
+
+    /// Starts with a URL, to be ended with [`connect`](Builder::connect), or with a store, to be ended with
+    /// [`build`](Builder::build).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), holdtight::LockError> {
+    /// use std::time::Duration;
+    /// use holdtight::MemoryStore;
+    /// use holdtight::blocking::DistributedLock;
+    ///
+    /// let by_url = DistributedLock::builder("memory:").ttl(Duration::from_secs(10)).connect()?;
+    /// let by_store = DistributedLock::builder(MemoryStore::new()).prefix("billing:").build()?;
+    /// # let _ = (by_url, by_store);
+    /// # Ok(()) }
+    /// ```
+    pub fn builder<S>(store: impl IntoStore<S>) -> Builder<S> {
+        Builder::new(store)
+    }
+}
+
 /// Options that all locks of one [`DistributedLock`] share.
 #[must_use = "nothing is built until `connect` or `build` is called"]
 pub struct Builder<S> {

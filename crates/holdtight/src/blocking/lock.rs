@@ -6,10 +6,8 @@ use holdtight_core::{Fence, Guarantees, Lease, LockError, LockInfo, LockToken};
 
 use super::acquire::{Acquire, AcquireAll, TryAcquire, done};
 use super::background;
-use super::builder::Builder;
 use super::election::Election;
 use super::handle::{Held, LockHandle};
-use crate::lock::{ByUrl, IntoStore};
 
 /// Locks in one store, for code without async. Cheap to clone; all clones share one queue, one keeper and one connection.
 ///
@@ -22,33 +20,6 @@ pub struct DistributedLock {
 impl DistributedLock {
     pub(super) fn new(inner: crate::DistributedLock) -> Self {
         Self { inner }
-    }
-
-    /// Connects to the store that `url` names, with default options.
-    ///
-    /// # Errors
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a URL that names no store, with the ones that exist; what
-    /// the store reports otherwise. Secrets of the URL are never shown.
-    pub fn connect(url: impl Into<String>) -> Result<Self, LockError> {
-        Builder::<ByUrl>::new(url.into()).connect()
-    }
-
-    /// Starts with a URL, to be ended with [`connect`](Builder::connect), or with a store, to be ended with
-    /// [`build`](Builder::build).
-    ///
-    /// ```
-    /// # fn main() -> Result<(), holdtight::LockError> {
-    /// use std::time::Duration;
-    /// use holdtight::MemoryStore;
-    /// use holdtight::blocking::DistributedLock;
-    ///
-    /// let by_url = DistributedLock::builder("memory:").ttl(Duration::from_secs(10)).connect()?;
-    /// let by_store = DistributedLock::builder(MemoryStore::new()).prefix("billing:").build()?;
-    /// # let _ = (by_url, by_store);
-    /// # Ok(()) }
-    /// ```
-    pub fn builder<S>(store: impl IntoStore<S>) -> Builder<S> {
-        Builder::new(store)
     }
 
     /// Takes the lock, waiting for it as the policy says. Add options, then [`get`](Acquire::get) it, or
