@@ -27,9 +27,6 @@ const OWN: &str = "(own items)";
 const KNOWN: &[&str] = &[
     "holdtight-core: in crate: acquire, engine, event, grant, handle, keeper, meter, release, resume, spec, wait",
     "holdtight-core: in crate: backend, error, fence, info, key, lease, secret",
-    "holdtight-file: in crate: store, sweep",
-    "holdtight-firestore: in crate: document, syncguard",
-    "holdtight-firestore: in crate: steps, store",
     "holdtight-postgres: in crate: connect, errands, lanes, listen, native, probe, schema, stragglers, syncguard",
     "holdtight-redis: in crate: steps, store, together",
     "holdtight-testkit: in crate::conformance: load, worker",

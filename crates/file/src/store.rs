@@ -23,16 +23,7 @@ use crate::step::{Absent, Files, Try};
 use crate::wake::{self, Board};
 
 /// How often the store is swept, whichever process does it.
-const SWEEP_EVERY: Duration = Duration::from_secs(60);
-
-/// How long a key must have been free before its file goes by itself.
-const SWEEP_IDLE: Duration = Duration::from_secs(60);
-
-/// After how many new files a process sweeps without waiting for the minute.
-const SWEEP_FILES: u64 = 8192;
-
-/// How long a sweep that nobody asked for may keep a thread busy.
-const SWEEP_BUDGET: Duration = Duration::from_millis(250);
+pub(crate) const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
 /// How long the first process after a boot may take to clear the store.
 const RECOVERY_PATIENCE: Duration = Duration::from_secs(60);
@@ -64,8 +55,8 @@ pub struct FileStore {
     pub(crate) board: Arc<Board>,
     /// Grants that were bound to this process and not given back through it.
     pub(crate) bound: AtomicI64,
-    next_sweep: AtomicU64,
-    sweeping: AtomicBool,
+    pub(crate) next_sweep: AtomicU64,
+    pub(crate) sweeping: AtomicBool,
 }
 
 /// Who takes a step. Asked for once: the first is a system call, the second a lock.
@@ -339,42 +330,6 @@ impl FileStore {
             self.call(key, &called);
         }
     }
-
-    /// Sweeps in the background, when `now` is the time for it.
-    pub(crate) fn sweep_in_time(self: &Arc<Self>, now: u64) {
-        let many = self.files.made.load(Ordering::Relaxed) >= SWEEP_FILES;
-        if !many && now < self.next_sweep.load(Ordering::Relaxed) {
-            return;
-        }
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if self.sweeping.swap(true, Ordering::Acquire) {
-            return;
-        }
-        self.files.made.store(0, Ordering::Relaxed);
-        self.next_sweep.store(after(now, SWEEP_EVERY), Ordering::Relaxed);
-        let store = Arc::clone(self);
-        runtime.spawn_blocking(move || {
-            let swept = if many {
-                // So many new keys will not all be used again: do not let them pile up for a minute.
-                store.sweep_until(Duration::from_secs(1), None)
-            } else {
-                store.sweep_when_due()
-            };
-            store.sweeping.store(false, Ordering::Release);
-            match swept {
-                Ok(swept) => tracing::debug!(?swept, "swept the file store"),
-                Err(error) => tracing::warn!(%error, "the file store could not be swept"),
-            }
-        });
-    }
-
-    /// Sweeps unless some other process did within the last minute.
-    fn sweep_when_due(&self) -> Result<crate::Swept, LockError> {
-        if self.boot.now() < after(self.ledger.read()?.swept_at, SWEEP_EVERY) {
-            return Ok(crate::Swept::default());
-        }
-        self.sweep_until(SWEEP_IDLE, Some(SWEEP_BUDGET))
-    }
 }
 
 impl Drop for FileStore {
@@ -397,6 +352,6 @@ impl fmt::Debug for FileStore {
 }
 
 /// A moment on the store's clock, moved later.
-fn after(at: u64, by: Duration) -> u64 {
+pub(crate) fn after(at: u64, by: Duration) -> u64 {
     at.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX))
 }

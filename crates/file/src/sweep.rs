@@ -6,6 +6,8 @@
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use holdtight_core::LockError;
@@ -22,7 +24,7 @@ use crate::look::look_at;
 use crate::names::{InLive, InNew, Name, name_of, part_of, record_in};
 use crate::record::{self, ProcessId};
 use crate::step::{Absent, Try, peek};
-use crate::store::FileStore;
+use crate::store::{FileStore, SWEEP_EVERY, after};
 
 /// What a sweep did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +40,52 @@ pub struct Swept {
     pub complete: bool,
 }
 
+/// How long a key must have been free before its file goes by itself.
+const SWEEP_IDLE: Duration = Duration::from_secs(60);
+
+/// After how many new files a process sweeps without waiting for the minute.
+const SWEEP_FILES: u64 = 8192;
+
+/// How long a sweep that nobody asked for may keep a thread busy.
+const SWEEP_BUDGET: Duration = Duration::from_millis(250);
+
 impl FileStore {
+    /// Sweeps in the background, when `now` is the time for it.
+    pub(crate) fn sweep_in_time(self: &Arc<Self>, now: u64) {
+        let many = self.files.made.load(Ordering::Relaxed) >= SWEEP_FILES;
+        if !many && now < self.next_sweep.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if self.sweeping.swap(true, Ordering::Acquire) {
+            return;
+        }
+        self.files.made.store(0, Ordering::Relaxed);
+        self.next_sweep.store(after(now, SWEEP_EVERY), Ordering::Relaxed);
+        let store = Arc::clone(self);
+        runtime.spawn_blocking(move || {
+            let swept = if many {
+                // So many new keys will not all be used again: do not let them pile up for a minute.
+                store.sweep_until(Duration::from_secs(1), None)
+            } else {
+                store.sweep_when_due()
+            };
+            store.sweeping.store(false, Ordering::Release);
+            match swept {
+                Ok(swept) => tracing::debug!(?swept, "swept the file store"),
+                Err(error) => tracing::warn!(%error, "the file store could not be swept"),
+            }
+        });
+    }
+
+    /// Sweeps unless some other process did within the last minute.
+    fn sweep_when_due(&self) -> Result<Swept, LockError> {
+        if self.boot.now() < after(self.ledger.read()?.swept_at, SWEEP_EVERY) {
+            return Ok(Swept::default());
+        }
+        self.sweep_until(SWEEP_IDLE, Some(SWEEP_BUDGET))
+    }
+
     /// Removes the files of keys that have been free for at least `idle`, and what dead processes left.
     ///
     /// Happens by itself now and then; call it to have it now. Fences go on increasing. Blocks on file

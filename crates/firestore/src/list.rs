@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use crate::document::Found;
 use crate::error::{Fault, nonsense};
+use crate::place::Place;
 use crate::steps::holder;
-use crate::store::Place;
 use crate::time::Micros;
 
 /// Documents asked for at once.

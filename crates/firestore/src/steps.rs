@@ -14,10 +14,11 @@ use holdtight_core::{
 use serde_json::{Value, json};
 
 use crate::config::Layout;
-use crate::document::{Found, GRACE, Held, Record};
+use crate::document::{Found, GRACE};
 use crate::error::{Fault, nonsense};
 use crate::names::document_id;
-use crate::store::Place;
+use crate::place::Place;
+use crate::record::{Held, Record};
 use crate::syncguard;
 use crate::time::Micros;
 

@@ -15,6 +15,7 @@ use crate::client::Client;
 use crate::config::{FirestoreConfig, Layout};
 use crate::document::GRACE;
 use crate::memory::Memory;
+use crate::place::Place;
 use crate::steps::Step;
 use crate::syncguard::TOLERANCE;
 
@@ -24,20 +25,6 @@ const EMULATOR: &str = "FIRESTORE_EMULATOR_HOST";
 /// How many leases one call extends, and how many of them at the same time.
 const MAX_BATCH: usize = 64;
 const AT_ONCE: usize = 16;
-
-/// Where the documents are, and the way there.
-#[derive(Debug)]
-pub(crate) struct Place {
-    pub(crate) client: Client,
-    pub(crate) memory: Memory,
-    /// `projects/…/documents/COLLECTION`.
-    pub(crate) collection: String,
-    pub(crate) collection_id: String,
-    /// The same for the counters of syncguard.
-    pub(crate) counters: String,
-    pub(crate) layout: Layout,
-    pub(crate) emulator: Option<String>,
-}
 
 /// Locks in a Firestore database.
 ///

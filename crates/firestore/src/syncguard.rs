@@ -9,7 +9,7 @@ use std::time::Duration;
 use holdtight_core::{Fence, Key, LockError, Secret};
 use serde_json::{Value, json};
 
-use crate::document::{Held, Record};
+use crate::record::{Held, Record};
 use crate::time::Micros;
 
 /// How long after its end a lock is left alone: the tolerance that every client of this layout keeps.
