@@ -232,10 +232,14 @@ impl Handing {
         Self { over, sent_at, call: Arc::clone(&engine.backend).transfer(request) }
     }
 
-    async fn finish(mut self, engine: &Arc<Engine>, grant: &Grant) -> Handed {
-        match within(engine.step_timeout, &mut self.call).await {
-            Some(answer) => self.answered(engine, grant, answer),
-            None => unknown(engine, self.over, self.sent_at, Some(self.call)),
+    async fn finish(self, engine: &Arc<Engine>, grant: &Grant) -> Handed {
+        let Self { over, sent_at, mut call } = self;
+        let mut unanswered = Unanswered { engine, over: Some(over), sent_at };
+        let answer = within(engine.step_timeout, &mut call).await;
+        let Some(over) = unanswered.over.take() else { return Handed::Unknown };
+        match answer {
+            Some(answer) => Self { over, sent_at, call }.answered(engine, grant, answer),
+            None => unknown(engine, over, sent_at, Some(call)),
         }
     }
 
@@ -267,6 +271,21 @@ impl Handing {
                 tracing::warn!(key = %grant.key, %error, "handing the lock over failed; it is released instead");
                 unknown(engine, over, sent_at, None)
             }
+        }
+    }
+}
+
+/// A hand-over that waits for its answer. If its runtime ends meanwhile, nobody will ever know the outcome.
+struct Unanswered<'a> {
+    engine: &'a Arc<Engine>,
+    over: Option<HandOver<Wish>>,
+    sent_at: Moment,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if let Some(over) = self.over.take() {
+            unknown(self.engine, over, self.sent_at, None);
         }
     }
 }

@@ -331,6 +331,40 @@ fn runtimes_may_end_in_any_order_while_locks_are_held() {
     });
 }
 
+/// The lock is on its way from a holder to a waiter, the waiter has just left, and the runtime of both ends.
+#[test]
+fn a_runtime_that_ends_during_a_hand_over_takes_no_lock_with_it() {
+    let clock = ManualClock::over(holdtight_core::BootClock);
+    let store = Scripted::new(clock.clone());
+    let lock = builder(&store, &clock).ttl(TTL).build().unwrap();
+    let (home, other) = (runtime(), runtime());
+    home.block_on(async {
+        let handle = lock.acquire("k").await.unwrap();
+        let before = handle.fence();
+        let mut waiting = Box::pin(lock.acquire("k").wait_forever().into_future());
+        poll_fn(|cx| {
+            assert!(waiting.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        store.next(Step::Transfer, &[Fault::SlowReply(TTL)]);
+        let releasing = tokio::spawn(handle.release());
+        let end = std::time::Instant::now() + Duration::from_secs(30);
+        while lock.lookup("k").await.unwrap().unwrap().fence == Some(before) {
+            assert!(std::time::Instant::now() < end, "not handed over");
+            tokio::task::yield_now().await;
+        }
+        drop(waiting);
+        assert!(!releasing.is_finished(), "the answer is not there yet");
+    });
+    home.shutdown_timeout(Duration::from_secs(1));
+    let end = std::time::Instant::now() + Duration::from_secs(30);
+    while other.block_on(store.is_held("k")) {
+        assert!(std::time::Instant::now() < end, "held for a waiter that has left");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// As in tests: one lock for all, and a runtime for each.
 #[test]
 fn locks_of_one_runtime_are_kept_when_another_one_ends() {
