@@ -139,7 +139,9 @@ impl LockHandle {
         let kept = duration.clamp(least, most.max(least));
         let key = self.key();
         if store.transfer {
+            let Held { engine, grant } = self.held.clone();
             self.leave(kept, &Secret::generate()?).await?;
+            release::look_out_for_stragglers(&engine, &grant);
         } else {
             self.let_run(kept).await?;
         }

@@ -21,7 +21,7 @@ use crate::release::insist;
 use crate::secret::Secret;
 use crate::spec::{Spec, Wish};
 use crate::token::LockToken;
-use crate::wait::{GivenUp, drive_on};
+use crate::wait::{GivenUp, SHORTEST_PAUSE, drive_on};
 use crate::within::within;
 
 /// Takes up the lock of `token`, and keeps it as `spec` says.
@@ -105,7 +105,8 @@ impl Taking {
                 return Err(error);
             }
             tracing::debug!(key = %self.wish.key, %error, "a lock could not be taken up; trying again");
-            tokio::time::sleep(retry.delay(self.attempts - 1, fastrand::f64())).await;
+            let pause = retry.delay(self.attempts - 1, fastrand::f64());
+            tokio::time::sleep(pause.max(SHORTEST_PAUSE)).await;
         }
     }
 

@@ -28,7 +28,7 @@ use crate::spec::{Spec, Wish};
 use crate::within::within;
 
 /// A policy may ask for no pause at all; the store and the others are given this one.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+pub(crate) const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
 /// An attempt that leaves at the deadline may still take so long.
 const LAST_ATTEMPT: Duration = Duration::from_secs(1);

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Fault, SECOND, Step, builder, eventually, scripted};
-use holdtight_core::{ErrorKind, Loss};
+use holdtight_core::{ErrorKind, Loss, RetryPolicy};
 
 #[tokio::test(start_paused = true)]
 async fn a_token_is_good_for_one_holder() {
@@ -274,4 +274,28 @@ async fn a_view_of_a_lock_that_is_kept_for_less_is_not_believed_beside_the_next_
     assert!(next.is_held() && !held.is_held(), "two believe in it");
     assert_eq!(held.remaining(), Duration::ZERO);
     keeping.await.unwrap().unwrap();
+}
+
+/// As above with a cooldown: what arrives late must not hold the lock for nobody when the cooldown is over.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_was_delayed_makes_no_cooldown_longer() {
+    let (lock, store, _) = scripted();
+    store.next(Step::Acquire, &[Fault::Straggle(20 * SECOND)]);
+    let handle = lock.acquire("k").ttl(3600 * SECOND).await.unwrap();
+    handle.keep_for(SECOND).await.unwrap();
+    let arrived = || store.stragglers.load(std::sync::atomic::Ordering::SeqCst) == 1;
+    eventually("it has arrived", async || arrived()).await;
+    let free = eventually("free", async || !store.is_held("k").await);
+    tokio::time::timeout(60 * SECOND, free).await.expect("held by nobody until its lease ends");
+}
+
+/// A policy may ask for no pause at all; a store that is away is not asked without one.
+#[tokio::test(start_paused = true)]
+async fn a_resume_without_pauses_does_not_storm_a_store_that_is_away() {
+    let (lock, store, clock) = scripted();
+    let token = lock.acquire("k").await.unwrap().detach().await.unwrap();
+    let hasty = builder(&store, &clock).retry(RetryPolicy::fixed(Duration::ZERO)).build().unwrap();
+    store.always(Step::Transfer, Fault::Refuse(ErrorKind::Unavailable));
+    assert_eq!(hasty.resume(token).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(store.count(Step::Transfer) <= 501, "asked {} times", store.count(Step::Transfer));
 }
