@@ -188,7 +188,8 @@ impl Quest {
         let mut handles = Vec::with_capacity(keys.len());
         let mut vain = None;
         for n in order {
-            let left = self.spec.wait.map(|_| self.deadline.since(self.engine.clock.now()));
+            let asked = self.engine.clock.now();
+            let left = self.spec.wait.map(|_| self.deadline.since(asked));
             let wait = if handles.is_empty() {
                 left
             } else {
@@ -210,8 +211,8 @@ impl Quest {
                     vain = Some((n, error));
                     break;
                 }
-                // Alone it would have been asked for again: so is the set.
-                Err(error) if self.tolerates(n, &error) => {
+                // Alone it would have been asked for again: so is the set. The first one was, for as long as may be.
+                Err(error) if self.tolerates(n, &error, handles.is_empty().then_some(asked)) => {
                     vain = Some((n, error));
                     break;
                 }
@@ -221,7 +222,7 @@ impl Quest {
         let Some(vain) = vain else {
             // While the last ones were taken, the first may have been lost.
             return match LockSet::new(handles) {
-                Err(error) if self.tolerates(0, &error) => Ok(Err((0, error))),
+                Err(error) if self.tolerates(0, &error, None) => Ok(Err((0, error))),
                 set => set.map(Ok),
             };
         };
@@ -232,10 +233,11 @@ impl Quest {
         Ok(Err(vain))
     }
 
-    /// Whether an error of a key will pass, and has not lasted for too long.
-    fn tolerates(&mut self, key: usize, error: &LockError) -> bool {
+    /// Whether an error of a key will pass, and has not lasted for too long: since `begun`, or since now.
+    fn tolerates(&mut self, key: usize, error: &LockError, begun: Option<Moment>) -> bool {
         let now = self.engine.clock.now();
-        let since = self.outage.filter(|(of, _)| *of == key).map_or(now, |(_, since)| since);
+        let before = self.outage.filter(|(of, _)| *of == key);
+        let since = before.map_or(begun.unwrap_or(now), |(_, since)| since);
         self.outage = Some((key, since));
         (error.kind().is_transient() || error.kind() == ErrorKind::Lost)
             && now.since(since) < self.spec.retry.outage()

@@ -280,3 +280,16 @@ async fn a_set_tolerates_outages_as_single_locks_do() {
     let error = lock.acquire_all(["a", "b"]).wait_forever().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_set_gives_a_store_up_that_is_away_as_early_as_a_single_lock_does() {
+    let (lock, store, _) = scripted();
+    store.always(Step::Acquire, Fault::Refuse(ErrorKind::Unavailable));
+    let start = tokio::time::Instant::now();
+    lock.acquire("a").wait_forever().await.unwrap_err();
+    let single = start.elapsed();
+    let start = tokio::time::Instant::now();
+    lock.acquire_all(["a", "b"]).wait_forever().await.unwrap_err();
+    let set = start.elapsed();
+    assert!(set < single + 2 * SECOND, "{set:?}, and a single lock {single:?}");
+}
