@@ -89,6 +89,16 @@ mod tests {
         }
 
         #[test]
+        fn the_margin_also_covers_a_timer_that_tells_of_the_loss_late(ms in 200u64..60_000) {
+            let (ttl, late) = (Duration::from_millis(ms), Duration::from_millis(10));
+            // The store's clock, as fast as above, is also as coarse as a millisecond.
+            let late = late + Duration::from_millis(1);
+            let told = valid_until(Moment::from_nanos(0), ttl).after(late);
+            let end = Moment::from_nanos(0).after(ttl.div_f64(1.01));
+            prop_assert!(told <= end, "told {told:?}, and the next one may start {end:?}");
+        }
+
+        #[test]
         fn renewal_comes_early_enough_for_two_more_tries(ms in 10u64..86_400_000, jitter in 0.0f64..1.0) {
             let (sent_at, ttl) = (Moment::from_nanos(0), Duration::from_millis(ms));
             let first = renew_at(sent_at, ttl, jitter);

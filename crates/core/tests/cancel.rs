@@ -331,6 +331,35 @@ fn runtimes_may_end_in_any_order_while_locks_are_held() {
     });
 }
 
+/// A program, or a test, that ends amid its work: whoever comes next does not wait for leases.
+#[test]
+fn a_runtime_that_ends_amid_holders_and_waiters_leaves_nothing_held() {
+    let lock = DistributedLock::builder(MemoryStore::new()).ttl(TTL).build().unwrap();
+    let next = runtime();
+    for round in 0..20 {
+        let home = runtime();
+        let (told, grants) = std::sync::mpsc::channel();
+        for _ in 0..6 {
+            let (lock, told) = (lock.clone(), told.clone());
+            home.spawn(async move {
+                loop {
+                    let handle = lock.acquire("k").wait_forever().await.unwrap();
+                    let _ = told.send(());
+                    tokio::task::yield_now().await;
+                    handle.release().await.unwrap();
+                }
+            });
+        }
+        for _ in 0..10 + round {
+            grants.recv_timeout(Duration::from_secs(30)).expect("nobody gets the lock");
+        }
+        home.shutdown_timeout(Duration::from_secs(1));
+        let after = next.block_on(lock.acquire("k").wait(30 * SECOND).into_future());
+        let handle = after.unwrap_or_else(|error| panic!("after round {round}: {error}"));
+        next.block_on(handle.release()).unwrap();
+    }
+}
+
 /// The lock is on its way from a holder to a waiter, the waiter has just left, and the runtime of both ends.
 #[test]
 fn a_runtime_that_ends_during_a_hand_over_takes_no_lock_with_it() {
@@ -363,6 +392,53 @@ fn a_runtime_that_ends_during_a_hand_over_takes_no_lock_with_it() {
         assert!(std::time::Instant::now() < end, "held for a waiter that has left");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Lets a sink go on, however a test ends.
+struct GoOn(Arc<AtomicU32>);
+
+impl Drop for GoOn {
+    fn drop(&mut self) {
+        self.0.store(1, Ordering::SeqCst);
+    }
+}
+
+/// A sink that takes its time costs no other lock a renewal.
+#[test]
+fn a_sink_that_hangs_keeps_no_lock_from_being_renewed() {
+    let clock = ManualClock::over(holdtight_core::BootClock);
+    let store = Scripted::new(clock.clone());
+    let (hanging, go_on) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let (count, until) = (Arc::clone(&hanging), Arc::clone(&go_on));
+    let go_on = GoOn(go_on);
+    let lock = builder(&store, &clock)
+        .ttl(3 * SECOND)
+        .on_event(move |event| {
+            if event.kind == EventKind::Renewed && count.fetch_add(1, Ordering::SeqCst) == 0 {
+                while until.load(Ordering::SeqCst) == 0 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        })
+        .build()
+        .unwrap();
+    let home = runtime();
+    let held = ["a", "b"].map(|key| home.block_on(async { lock.acquire(key).await.unwrap() }));
+    let end = std::time::Instant::now() + Duration::from_secs(30);
+    let mut renewed = None;
+    while renewed.is_none_or(|renewed| store.count(Step::Extend) < renewed + 3) {
+        assert!(std::time::Instant::now() < end, "nothing is renewed beside a sink that hangs");
+        if renewed.is_none() && hanging.load(Ordering::SeqCst) > 0 {
+            renewed = Some(store.count(Step::Extend));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(go_on);
+    home.block_on(async {
+        for handle in held {
+            drop(handle.release().await);
+        }
+    });
 }
 
 /// As in tests: one lock for all, and a runtime for each.

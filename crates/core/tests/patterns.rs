@@ -41,6 +41,29 @@ async fn a_leader_that_is_cut_off_stops_before_the_next_one_starts() {
     assert!(rival.await.unwrap().fence() > cut_off.fence());
 }
 
+/// Much longer than a single call tolerates an outage.
+#[tokio::test(start_paused = true)]
+async fn a_candidate_goes_on_campaigning_when_the_store_was_away() {
+    let (lock, store, _) = scripted();
+    store.always(Step::Acquire, Fault::Refuse(ErrorKind::Unavailable));
+    let leading = tokio::spawn(async move { lock.election("post").lead(async |_| 7).await });
+    tokio::time::sleep(600 * SECOND).await;
+    assert!(!leading.is_finished(), "{:?}", leading.await);
+    store.always(Step::Acquire, Fault::None);
+    assert_eq!(leading.await.unwrap().unwrap(), 7);
+}
+
+/// However long the store takes to answer: one attempt is one attempt.
+#[tokio::test(start_paused = true)]
+async fn a_free_post_is_had_at_the_first_attempt() {
+    let (lock, store, _) = scripted();
+    store.always(Step::Acquire, Fault::SlowReply(SECOND / 2));
+    let election = lock.election("post");
+    assert!(election.try_campaign().await.unwrap().is_some());
+    eventually("free", async || !store.is_held("post").await).await;
+    assert!(election.campaign_within(Duration::from_millis(1)).await.unwrap().is_some());
+}
+
 /// Many nodes, leaders deposed by force and by outages: the work of two leaders never overlaps, and the work goes on.
 #[tokio::test(start_paused = true)]
 async fn leaders_come_and_go_and_never_two_at_once() {

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use holdtight_core::{DistributedLock, ErrorKind, Held, MemoryStore};
+use holdtight_core::{
+    Builder, DistributedLock, ErrorKind, EventKind, Held, MemoryStore, RetryPolicy,
+};
 
 /// Enough to meet in the same microsecond, bounded by whichever comes first.
 const GRANTS: u32 = 40_000;
@@ -56,6 +58,25 @@ async fn a_lock_that_changes_hands_by_force_has_one_holder_at_every_moment() {
     }
     assert!(grants.load(Ordering::SeqCst) > 100);
     assert_eq!(doubles.load(Ordering::SeqCst), 0, "two valid handles at one moment");
+}
+
+/// A policy without pauses is no reason to ask a store as often as it can answer.
+#[tokio::test]
+async fn whoever_waits_without_pauses_leaves_the_store_in_peace() {
+    let store = Arc::new(MemoryStore::new());
+    let over = || Builder::shared(Arc::clone(&store) as _);
+    let (lock, busy) = (over().build().unwrap(), Arc::new(AtomicU32::new(0)));
+    let _held = lock.acquire("k").await.unwrap();
+    let count = Arc::clone(&busy);
+    let hasty = over().retry(RetryPolicy::fixed(Duration::ZERO)).on_event(move |event| {
+        if event.kind == EventKind::Busy {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    let hasty = hasty.build().unwrap();
+    hasty.acquire("k").wait(Duration::from_millis(300)).await.unwrap_err();
+    let busy = busy.load(Ordering::SeqCst);
+    assert!((2..=35).contains(&busy), "asked {busy} times in 300 ms");
 }
 
 /// Some executors are not tokio: a release still works there, the rest says what it needs.
