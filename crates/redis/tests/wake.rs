@@ -105,17 +105,59 @@ on_redis! {
                 let (store, key) = (Arc::clone(&stores[2]), support::key(&format!("{key}:{n}")));
                 tokio::spawn(async move { attempt(&store, &key, &secret(), Intent::Queue).await.unwrap() })
             }).collect();
-            let me = secret();
-            let Attempt::Granted(lease) = attempt(&stores[2], &key, &me, Intent::Queue).await.unwrap() else {
-                panic!("it was free");
-            };
-            assert_eq!(lease.contended, Some(true));
+            let (me, mut taken) = (secret(), None);
+            until("the right of way of the dead one is over", async || {
+                if let Attempt::Granted(lease) = attempt(&stores[2], &key, &me, Intent::Queue).await.unwrap() {
+                    taken = Some(lease);
+                }
+                taken.is_some()
+            }).await;
+            assert_eq!(taken.unwrap().contended, Some(true));
             for other in crowd {
                 let Attempt::Granted(lease) = other.await.unwrap() else { panic!("it was free") };
                 assert_eq!(lease.contended, Some(false));
             }
             release(&stores[2], &key, &me).await;
             assert!(hears(&mut hints[1]).await);
+        }
+    }
+}
+
+on_redis! {
+    async fn whoever_was_woken_is_served_before_those_who_stand_nearer(server: &Redis) {
+        let (near, far) = (connect(&server.url()).await, connect(&server.url()).await);
+        // Where the machine stands still, the right of way is over before the others ask: then once more.
+        for round in 0.. {
+            let (key, waiter, rival, me) = (key(&format!("k{round}")), secret(), secret(), secret());
+            granted(&near, &key, &me).await;
+            let mut hint = Arc::clone(&far).subscribe(key.clone()).await.unwrap();
+            busy(&far, &key, &waiter, Intent::Queue).await;
+            let released = std::time::Instant::now();
+            release(&near, &key, &me).await;
+            let answer = attempt(&near, &key, &rival, Intent::Queue).await.unwrap();
+            if released.elapsed() > Duration::from_millis(250) {
+                assert!(round < 20, "this machine is too slow to tell");
+                continue;
+            }
+            let Attempt::Busy(busy) = answer else { panic!("it barged in: {answer:?}") };
+            assert!(busy.retry_after <= Some(Duration::from_millis(300)), "{busy:?}");
+            assert!(Arc::clone(&near).lookup(key.clone()).await.unwrap().is_none(), "nobody has it yet");
+            assert!(hears(&mut hint).await);
+            // Somebody who does not stand in line is not kept back; the woken one keeps its place all the same.
+            let passer = secret();
+            granted(&near, &key, &passer).await;
+            assert!(matches!(attempt(&far, &key, &waiter, Intent::Queue).await, Ok(Attempt::Busy(_))));
+            release(&near, &key, &passer).await;
+            assert!(hears(&mut hint).await, "it is first again");
+            let next = attempt(&far, &key, &waiter, Intent::Queue).await.unwrap();
+            assert!(matches!(next, Attempt::Granted(_)), "{next:?}");
+            // The rival kept its place, and is next.
+            release(&far, &key, &waiter).await;
+            let next = attempt(&near, &key, &rival, Intent::Queue).await.unwrap();
+            assert!(matches!(next, Attempt::Granted(_)), "{next:?}");
+            release(&near, &key, &rival).await;
+            assert_eq!(support::count(server, "DBSIZE").await, 1, "only the counter is left");
+            return;
         }
     }
 }

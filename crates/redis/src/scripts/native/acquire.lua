@@ -10,5 +10,5 @@ if not settled then
   fence, held = decimal(minted), {}
 end
 local record = ARGV[2] .. fence .. ' ' .. clock .. ' ' .. ARGV[4]
-local letter, fields = take(KEYS[1], KEYS[3], record, held, fence, clock, ARGV[2], ARGV[3], ARGV[5])
+local letter, fields = take(KEYS[1], KEYS[3], record, held, fence, clock, ARGV[2], ARGV[3])
 return letter .. '\n' .. ARGV[1] .. '\n' .. fields

@@ -8,6 +8,8 @@ for i = 1, count do
   if held then
     local place, beginning, fence = 2 + (i - 1) * step, ARGV[3 + i], decimal(first + i - 1)
     local waiters = step == 2 and KEYS[place + 1]
+    -- Taken already, but others wait.
+    if held == true then held = false end
     local done, letter, fields =
       pcall(take, KEYS[place], waiters, beginning .. fence .. rest, held, fence, clock, beginning, ttl)
     answers[i] = done and letter .. '\n' .. fields or '?'

@@ -32,10 +32,15 @@ for i = 1, count do
     local queue = others
     if not queue then
       queue = redis.pcall('ZCARD', KEYS[1 + 2 * i])
-      if type(queue) ~= 'number' then queue = '-1'
-      elseif queue > 0 then redis.pcall('APPEND', KEYS[2 * i], '\n') end
+      if type(queue) ~= 'number' then queue = '-1' end
     end
-    answers[i] = 'G\n' .. fence .. '\n' .. ttl .. '\n' .. queue
+    if type(queue) == 'number' and queue > 0 then
+      -- One of them may have the right of way: the long way looks into that.
+      found = found or {}
+      found[i] = true
+    else
+      answers[i] = 'G\n' .. fence .. '\n' .. ttl .. '\n' .. queue
+    end
   end
 end
 if not found then return 'A\n' .. ARGV[1] .. '\n' .. table.concat(answers, '\n') end

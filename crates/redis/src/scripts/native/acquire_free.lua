@@ -14,11 +14,9 @@ if settled then
     if KEYS[3] then
       local waiting = redis.pcall('ZCARD', KEYS[3])
       if waiting == 0 then others = '0' end
-      if type(waiting) == 'number' and waiting > 0 then
-        others = waiting
-        redis.pcall('APPEND', KEYS[1], '\n')
-      end
+      -- One of them may have the right of way: the long way looks into that.
+      if type(waiting) == 'number' and waiting > 0 then others = nil end
     end
-    return 'G\n' .. ARGV[1] .. '\n' .. clock .. '\n' .. ARGV[3] .. '\n' .. others
+    if others then return 'G\n' .. ARGV[1] .. '\n' .. clock .. '\n' .. ARGV[3] .. '\n' .. others end
   end
 end

@@ -16,6 +16,11 @@ if live and not (lock and lock.lockId == ARGV[2]) then
   if KEYS[4] and lock then enqueue(KEYS[4], decimal(micros), ARGV[2]) end
   return table.concat({'B', ARGV[1], left_of(KEYS[1]), decimal(micros), lock and told(lock) or ''}, '\n')
 end
+local waits = not live and KEYS[4] and precedence(KEYS[4])
+if waits then
+  enqueue(KEYS[4], decimal(micros), ARGV[2])
+  return table.concat({'B', ARGV[1], waits, decimal(micros), ''}, '\n')
+end
 
 if not has_room(KEYS[3], KEYS[1]) then return meets() end
 local ends = now + tonumber(ARGV[3])

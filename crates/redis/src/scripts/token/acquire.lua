@@ -12,6 +12,11 @@ if held and held ~= ARGV[2] then
   if KEYS[4] and description ~= '' then enqueue(KEYS[4], decimal(now), ARGV[2]) end
   return table.concat({'B', ARGV[1], left_of(KEYS[1]), decimal(now), description}, '\n')
 end
+local waits = not held and KEYS[4] and precedence(KEYS[4])
+if waits then
+  enqueue(KEYS[4], decimal(now), ARGV[2])
+  return table.concat({'B', ARGV[1], waits, decimal(now), ''}, '\n')
+end
 
 local beginning = 'ht1 ' .. ARGV[2] .. ' '
 local left, fence, refusal = ARGV[3], nil, nil
