@@ -20,6 +20,7 @@ mod lookup;
 mod many_keys;
 mod model;
 mod network;
+mod outage;
 mod ownership;
 mod place;
 mod processes;
@@ -59,6 +60,8 @@ const THEMES: &[(&str, &[Case])] = &[
     ("processes", processes::CASES),
     ("processes", processes::LIVENESS_CASES),
     ("network", network::CASES),
+    ("outage", outage::CASES),
+    ("outage", outage::WAITING_CASES),
     ("engine_wait", engine_wait::CASES),
     ("engine_hold", engine_hold::CASES),
     ("load", load::CASES),

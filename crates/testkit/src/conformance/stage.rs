@@ -32,11 +32,16 @@ pub(super) struct Stage {
 /// A fixture without its type.
 trait Opener: Send + Sync {
     fn open(&self) -> Pin<Box<dyn Future<Output = Arc<dyn Backend>> + Send + '_>>;
+    fn join(&self, address: String) -> Pin<Box<dyn Future<Output = Arc<dyn Backend>> + Send>>;
 }
 
 impl<F: Fixture> Opener for F {
     fn open(&self) -> Pin<Box<dyn Future<Output = Arc<dyn Backend>> + Send + '_>> {
         Box::pin(Fixture::open(self))
+    }
+
+    fn join(&self, address: String) -> Pin<Box<dyn Future<Output = Arc<dyn Backend>> + Send>> {
+        Box::pin(F::join(address))
     }
 }
 
@@ -59,6 +64,15 @@ impl Stage {
     /// One more client.
     pub(super) async fn open(&self) -> Arc<dyn Backend> {
         self.fixture.open().await
+    }
+
+    /// One more client, which reaches the server through `way` instead of straight through the fixture's own proxy.
+    pub(super) async fn open_through(&self, way: &Proxy) -> Arc<dyn Backend> {
+        let straight = self.proxy.as_ref().expect("a trial that needs a proxy").address();
+        let address = self.address.as_ref().expect("a trial that needs an address");
+        let detour = address.replace(&straight.to_string(), &way.address().to_string());
+        assert_ne!(detour, *address, "the address of the fixture names its proxy");
+        self.fixture.join(detour).await
     }
 
     /// Several clients, as several processes would be.
