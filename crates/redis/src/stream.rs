@@ -31,7 +31,11 @@ pub(crate) async fn open(
             #[cfg(not(feature = "tls"))]
             {
                 drop(stream);
-                Err((redis::ErrorKind::InvalidClientConfig, "this build has no TLS").into())
+                Err((
+                    redis::ErrorKind::InvalidClientConfig,
+                    "this program was built without TLS; build it with the feature `tls`",
+                )
+                    .into())
             }
         }
         #[cfg(unix)]
