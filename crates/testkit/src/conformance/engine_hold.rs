@@ -16,6 +16,7 @@ pub(super) const CASES: &[Case] = cases![
     a_lock_that_was_taken_away_is_reported_lost,
     work_is_stopped_when_its_lock_is_lost,
     a_handle_extends_its_lease,
+    a_runtime_that_is_blocked_costs_nobody_else_a_lock,
     a_runtime_that_stands_idle_costs_nobody_else_a_lock,
     acquires_that_nobody_polls_do_not_hold_up_the_others,
 ];
@@ -167,6 +168,35 @@ async fn a_runtime_that_stands_idle_costs_nobody_else_a_lock(stage: &Stage) {
         })
         .await;
     idle.shutdown_background();
+}
+
+/// The same for a runtime that has threads, when code that blocks has taken them all.
+async fn a_runtime_that_is_blocked_costs_nobody_else_a_lock(stage: &Stage) {
+    // No store notices at once that a connection is not driven any more.
+    let ttl = stage.brief().max(Duration::from_secs(3));
+    let used = || {
+        let mut one_thread = tokio::runtime::Builder::new_multi_thread();
+        let busy = one_thread.worker_threads(1).enable_all().build().unwrap();
+        let lock = busy.block_on(async {
+            let lock = stage.engine(&stage.open().await);
+            lock.acquire("engine").ttl(ttl).await.unwrap().release().await.unwrap();
+            lock
+        });
+        (busy, lock)
+    };
+    let (busy, lock) =
+        tokio::task::block_in_place(|| std::thread::scope(|all| all.spawn(used).join().unwrap()));
+    let (unblock, blocked) = std::sync::mpsc::channel::<()>();
+    busy.spawn(async move { blocked.recv() });
+    let handle = lock.acquire("engine").ttl(ttl).await.unwrap();
+    let end = tokio::time::Instant::now() + ttl * 2 + stage.capabilities.ttl_slack;
+    while tokio::time::Instant::now() < end {
+        assert!(handle.is_held(), "not renewed");
+        tokio::time::sleep(ttl / 8).await;
+    }
+    drop(unblock);
+    handle.release().await.unwrap();
+    busy.shutdown_background();
 }
 
 /// Futures of a `select!` with a slow arm, or of a set that nobody drives: each has left a request somewhere.
