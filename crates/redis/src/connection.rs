@@ -412,8 +412,19 @@ impl Link {
             if !link.is_silent(wire) {
                 return;
             }
-            let Ok(new) = link.dial(&wire.address).await else { return };
-            if link.is_silent(wire) {
+            // Once it is left otherwise, or has answered, nobody else need wait for this.
+            let settled = async {
+                while link.is_silent(wire) {
+                    tokio::time::sleep(QUIET / 10).await;
+                }
+            };
+            let new = tokio::select! {
+                new = link.dial(&wire.address) => new,
+                () = settled => return,
+            };
+            if let Ok(new) = new
+                && link.is_silent(wire)
+            {
                 tracing::info!("a connection to Redis is dead, though nobody closed it");
                 link.cut(wire);
                 let new = link.install(new);
