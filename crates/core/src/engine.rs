@@ -116,7 +116,18 @@ impl Engine {
         LockInfo::from_holder(holder, self.clock.wall())
     }
 
+    /// Refuses to work in a forked child: the background work and the connections are the parent's.
+    pub(crate) fn check_process(&self) -> Result<(), LockError> {
+        if self.home.is_inherited() {
+            return Err(LockError::closed(
+                "it was made before this process was forked; connect again in the child",
+            ));
+        }
+        Ok(())
+    }
+
     pub(crate) fn check_open(&self) -> Result<(), LockError> {
+        self.check_process()?;
         if self.closed.load(Ordering::Acquire) {
             return Err(LockError::closed(
                 "`shutdown` was called on it; make a new one to lock again",

@@ -35,6 +35,8 @@ pub enum Loss {
     TakenAway,
     /// It was held as long as `max_hold` allows.
     MaxHold,
+    /// This process is a forked child of the one that holds it, and has nothing but a copy of the handle.
+    Forked,
 }
 
 impl fmt::Display for Loss {
@@ -43,6 +45,7 @@ impl fmt::Display for Loss {
             Self::Expired => "its lease ran out before it was renewed",
             Self::TakenAway => "the store says that this holder no longer has it",
             Self::MaxHold => "it was held as long as `max_hold` allows",
+            Self::Forked => "the process from which this one was forked holds it",
         })
     }
 }
@@ -62,7 +65,8 @@ impl From<Loss> for End {
     fn from(loss: Loss) -> Self {
         match loss {
             Loss::Expired => Self::LostExpired,
-            Loss::TakenAway => Self::LostTaken,
+            // A copy in a forked child is not ended: the lock is not its own.
+            Loss::TakenAway | Loss::Forked => Self::LostTaken,
             Loss::MaxHold => Self::LostMaxHold,
         }
     }
@@ -103,6 +107,8 @@ pub(crate) struct Grant {
     taken: AtomicBool,
     /// Its holder is moving it to another secret, and the answer is not there yet.
     leaving: AtomicBool,
+    /// When whoever holds it at the moment will have gone on, if polled at all: it is not renewed after that.
+    back_by: AtomicU64,
     ended: Notify,
     front: Mutex<Option<LockFront>>,
     /// Where the keeper finds it; set once, right after it was made.
@@ -126,6 +132,7 @@ impl Grant {
             straggling: AtomicBool::new(false),
             taken: AtomicBool::new(true),
             leaving: AtomicBool::new(false),
+            back_by: AtomicU64::new(Moment::FAR_FUTURE.as_nanos()),
             ended: Notify::new(),
             front: Mutex::new(front),
             kept: Place::default(),
@@ -191,6 +198,18 @@ impl Grant {
 
     pub(crate) fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::SeqCst)
+    }
+
+    /// It is held by a call that waits for something else, until then at most. A call that nobody polls does not notice that
+    /// its time is over, and must not keep the lock for ever. [`Moment::FAR_FUTURE`] takes that back.
+    pub(crate) fn back_by(&self, due: Moment) {
+        self.back_by.store(due.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Whether somebody is there for whom it should be renewed.
+    pub(crate) fn wants_renewal(&self, now: Moment) -> bool {
+        let back_by = Moment::from_nanos(self.back_by.load(Ordering::Relaxed));
+        self.is_taken() && !self.is_leaving() && now < back_by
     }
 
     /// Without the note whether it is watched.

@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::backend::{
     AcquireRequest, ExtendBy, ExtendRequest, Extension, Liveness, Transfer, TransferRequest,
 };
-use crate::engine::Engine;
+use crate::clock::Moment;
+use crate::engine::{Engine, GRACE};
 use crate::error::LockError;
 use crate::event::EventKind;
 use crate::fence::Fence;
@@ -105,6 +106,7 @@ impl LockHandle {
     /// # Cancel safety
     /// If the future is dropped, the lock is given back in the background.
     pub async fn detach(self) -> Result<LockToken, LockError> {
+        self.held.check()?;
         let ttl = self.held.grant.spec.ttl;
         let Held { engine, grant } = self.held.clone();
         if !(grant.expects_straggler() && engine.store.transfer) {
@@ -160,6 +162,7 @@ impl LockHandle {
         Engine::check_runtime()?;
         let Held { engine, grant } = &self.held;
         let sent_at = engine.clock.now();
+        grant.back_by(sent_at.after(engine.step_timeout).after(GRACE));
         let mut call =
             Arc::clone(&engine.backend).detach(grant.key.clone(), grant.secret.clone(), ttl);
         let answer = within(engine.step_timeout, &mut call).await;
@@ -319,13 +322,17 @@ impl Held {
 
     /// As [`LockHandle::is_held`].
     pub fn is_held(&self) -> bool {
-        self.grant.is_held(self.engine.clock.now())
+        self.believes(self.engine.clock.now())
+    }
+
+    fn believes(&self, now: Moment) -> bool {
+        self.grant.is_held(now) && !self.engine.home.is_inherited()
     }
 
     /// As [`LockHandle::remaining`].
     pub fn remaining(&self) -> Duration {
         let now = self.engine.clock.now();
-        if self.grant.is_held(now) { self.grant.deadline().since(now) } else { Duration::ZERO }
+        if self.believes(now) { self.grant.deadline().since(now) } else { Duration::ZERO }
     }
 
     /// As [`LockHandle::ttl`].
@@ -343,6 +350,9 @@ impl Held {
     /// # Cancel safety
     /// Cancel-safe.
     pub async fn lost(&self) -> Loss {
+        if self.engine.home.is_inherited() {
+            return Loss::Forked;
+        }
         self.grant.lost(&*self.engine.clock).await
     }
 
@@ -352,7 +362,8 @@ impl Held {
     /// [`Lost`](crate::ErrorKind::Lost), or [`NotHeld`](crate::ErrorKind::NotHeld) after it was given back.
     pub fn check(&self) -> Result<(), LockError> {
         let now = self.engine.clock.now();
-        match self.grant.loss(now) {
+        let forked = || self.engine.home.is_inherited().then_some(Loss::Forked);
+        match self.grant.loss(now).or_else(forked) {
             Some(loss) => Err(self.lost_error(loss)),
             None if self.grant.is_held(now) => Ok(()),
             None => Err(LockError::not_held("it was given back before").with_key(&self.key())),
@@ -367,7 +378,7 @@ impl Held {
             fence: Some(self.grant.fence),
             acquired_at: wall.checked_sub(now.since(self.grant.acquired_at)),
             expires_at: wall.checked_add(self.grant.deadline().since(now)),
-            is_held: self.grant.is_held(now),
+            is_held: self.believes(now),
             owner: (*self.grant.spec.owner).clone(),
         }
     }
@@ -422,7 +433,7 @@ impl Held {
     fn take_extension(
         &self,
         answer: Option<Result<Extension, LockError>>,
-        sent_at: crate::clock::Moment,
+        sent_at: Moment,
     ) -> Result<(), LockError> {
         match answer {
             Some(Ok(Extension::Extended(lease))) if lease.fence == self.grant.fence => {
@@ -461,7 +472,8 @@ impl Held {
 
 impl Drop for LockHandle {
     fn drop(&mut self) {
-        if self.disown() {
+        // A forked child has a copy of its parent's handle, and nothing to give back.
+        if self.disown() && !self.held.engine.home.is_inherited() {
             release::drop_grant(&self.held.engine, Arc::clone(&self.held.grant));
         }
     }

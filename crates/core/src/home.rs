@@ -8,6 +8,7 @@
 //! every request is felt. Where it has none they live here as well.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
@@ -109,9 +110,15 @@ fn is_background() -> bool {
     false
 }
 
-/// Where the background work of one engine lives.
+/// Where the background work of one engine lives, and in which process.
 #[derive(Debug)]
-pub(crate) enum Home {
+pub(crate) struct Home {
+    process: AtomicU32,
+    runtime: Where,
+}
+
+#[derive(Debug)]
+enum Where {
     /// In the runtime of the process.
     Process,
     /// In the runtime of the test that drives its clock, the latest that was seen.
@@ -120,23 +127,42 @@ pub(crate) enum Home {
 
 impl Home {
     pub(crate) fn of(clock: &dyn Clock) -> Self {
-        if clock.is_driven_by_tokio() { Self::Test(Mutex::default()) } else { Self::Process }
+        let test = clock.is_driven_by_tokio();
+        let runtime = if test { Where::Test(Mutex::default()) } else { Where::Process };
+        Self { process: AtomicU32::new(std::process::id()), runtime }
     }
 
-    /// Starts a task. `None` if there is nowhere to run it.
+    /// Whether this process is a forked child of the one whose locks these are. It has copies of all that its parent knew,
+    /// secrets too, and must do nothing with them: what it gave back would be the parent's.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.process.load(Ordering::Relaxed) != std::process::id()
+    }
+
+    /// As if this process had been forked.
+    #[cfg(test)]
+    pub(crate) fn pretend_fork(&self) {
+        self.process.store(0, Ordering::Relaxed);
+    }
+
+    /// Starts a task. `None` if there is nowhere to run it, or if it is another process' to run.
     pub(crate) fn spawn<F>(&self, future: F) -> Option<JoinHandle<F::Output>>
     where
         F: Future<Output: Send> + Send + 'static,
     {
-        let seen = match self {
-            Self::Process => match background() {
+        if self.is_inherited() {
+            // Not even dropped: that would undo what the parent has begun.
+            std::mem::forget(future);
+            return None;
+        }
+        let seen = match &self.runtime {
+            Where::Process => match background() {
                 Ok(background) => return Some(background.spawn(future)),
                 Err(error) => {
                     tracing::error!(%error, "background work runs in its caller's runtime");
                     None
                 }
             },
-            Self::Test(seen) => Some(seen),
+            Where::Test(seen) => Some(seen),
         };
         let here = Handle::try_current().ok();
         let runtime = match seen.map(|seen| seen.lock().unwrap_or_else(PoisonError::into_inner)) {
@@ -155,5 +181,91 @@ impl Home {
 impl std::fmt::Debug for Process {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Process").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use crate::backend::Backend;
+    use crate::error::ErrorKind;
+    use crate::grant::Loss;
+    use crate::lock::{Builder, DistributedLock};
+    use crate::memory::MemoryStore;
+
+    /// A lock object, and another one on the same store.
+    fn two_of_one_store() -> (DistributedLock, DistributedLock) {
+        let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+        let lock = || Builder::shared(Arc::clone(&store)).build().unwrap();
+        (lock(), lock())
+    }
+
+    #[tokio::test]
+    async fn a_forked_child_believes_in_none_of_its_parents_locks() {
+        let (lock, _) = two_of_one_store();
+        let handle = lock.acquire("k").await.unwrap();
+        let held = handle.held();
+        assert!(handle.is_held());
+        lock.engine().home.pretend_fork();
+        assert!(!handle.is_held() && !held.info().is_held);
+        assert_eq!(handle.remaining(), Duration::ZERO);
+        assert_eq!(handle.lost().await, Loss::Forked);
+        assert_eq!(held.check().unwrap_err().kind(), ErrorKind::Lost);
+        let extended = handle.extend(Duration::from_secs(60)).await;
+        assert_eq!(extended.unwrap_err().kind(), ErrorKind::Lost);
+    }
+
+    #[tokio::test]
+    async fn a_forked_child_gives_nothing_of_its_parents_back() {
+        for how in ["drop", "release", "detach", "keep"] {
+            let (lock, other) = two_of_one_store();
+            let handle = lock.acquire("k").await.unwrap();
+            lock.engine().home.pretend_fork();
+            let refused = match how {
+                "drop" => {
+                    drop(handle);
+                    None
+                }
+                "release" => handle.release().await.err(),
+                "detach" => handle.detach().await.err(),
+                _ => handle.keep_for(Duration::from_secs(1)).await.err(),
+            };
+            assert!(refused.is_none_or(|error| error.kind() == ErrorKind::Lost), "{how}");
+            assert!(other.is_locked("k").await.unwrap(), "{how} took the parent's lock");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_forked_child_gives_up_no_attempt_of_its_parents() {
+        let (lock, other) = two_of_one_store();
+        let first = other.acquire("k").await.unwrap();
+        let mut waiting = Box::pin(lock.acquire("k"));
+        assert!(
+            std::future::poll_fn(|cx| {
+                std::task::Poll::Ready(std::future::Future::poll(waiting.as_mut(), cx).is_pending())
+            })
+            .await
+        );
+        lock.engine().home.pretend_fork();
+        drop(waiting);
+        assert_eq!(lock.engine().reaper.unfinished(), 0, "the parent does that");
+        first.release().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_forked_child_has_to_connect_again() {
+        let (lock, _) = two_of_one_store();
+        lock.engine().home.pretend_fork();
+        for error in [
+            lock.acquire("k").await.unwrap_err(),
+            lock.try_acquire("k").await.unwrap_err(),
+            lock.acquire_all(["a", "b"]).await.unwrap_err(),
+            lock.lookup("k").await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Closed);
+            assert!(error.to_string().contains("connect again in the child"), "{error}");
+        }
     }
 }

@@ -397,6 +397,7 @@ impl DistributedLock {
         mut call: Reply<T>,
     ) -> Result<T, LockError> {
         Engine::check_runtime()?;
+        self.engine.check_process()?;
         let answer = within(self.engine.step_timeout, &mut call).await.unwrap_or_else(|| {
             Err(LockError::ambiguous("the store did not answer in time; check that it is up"))
         });

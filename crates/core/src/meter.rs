@@ -58,6 +58,7 @@ pub(crate) fn lost(store: &'static str, loss: Loss) {
             Loss::Expired => "expired",
             Loss::TakenAway => "taken_away",
             Loss::MaxHold => "max_hold",
+            Loss::Forked => "forked",
         };
         metrics::counter!("holdtight_lost_total", "store" => store, "reason" => reason)
             .increment(1);

@@ -63,8 +63,12 @@ impl Reaper {
         Self { home, yard: Arc::default() }
     }
 
-    /// Takes a chore over. Never blocks, never panics.
+    /// Takes a chore over. Never blocks, never panics. In a forked child there is nothing to do: the parent does it.
     pub(crate) fn submit(&self, chore: Chore) {
+        if self.home.is_inherited() {
+            std::mem::forget(chore);
+            return;
+        }
         self.yard.unfinished.fetch_add(1, Ordering::AcqRel);
         let chore = Bound { chore: Some(chore), yard: Arc::clone(&self.yard) };
         if self.home.spawn(chore).is_none() {
@@ -76,6 +80,10 @@ impl Reaper {
     /// it is cut off, or gets nowhere within `limit`, because that runtime is shut down or nobody drives it, `heir` does
     /// what is left to do, and is safe to run beside it.
     pub(crate) fn take_over(&self, begun: Chore, limit: Duration, heir: Chore) {
+        if self.home.is_inherited() {
+            std::mem::forget((begun, heir));
+            return;
+        }
         let (finished, is_finished) = tokio::sync::oneshot::channel();
         if let Ok(here) = Handle::try_current() {
             drop(here.spawn(async move {

@@ -547,6 +547,10 @@ impl Finishing {
     fn start(&mut self, cx: &mut Context<'_>) -> Result<(), crate::acquire::Acquiring<()>> {
         self.handle.disown();
         let (engine, grant) = (self.handle.engine(), self.handle.grant());
+        if engine.home.is_inherited() {
+            let error = lost_error(engine, grant, Loss::Forked);
+            return Err(Box::pin(async move { Err(error) }));
+        }
         let stopped = stop(engine, grant);
         if Engine::check_runtime().is_err() {
             // The client of a store would panic here. At home it does not.
@@ -608,6 +612,9 @@ impl Drop for Finishing {
 }
 
 pub(crate) fn lost_error(engine: &Engine, grant: &Grant, loss: Loss) -> LockError {
-    let text = format!("{loss}; check what was done under fence {} since then", grant.fence);
+    let text = match loss {
+        Loss::Forked => format!("{loss}; connect again in the child and take a lock of its own"),
+        _ => format!("{loss}; check what was done under fence {} since then", grant.fence),
+    };
     LockError::lost(text).with_key(&engine.user_key(&grant.key))
 }

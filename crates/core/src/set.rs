@@ -22,7 +22,7 @@ use tracing::Instrument as _;
 use crate::acquire::{Acquiring, done, future, options, wait_options};
 use crate::backend::{Intent, Liveness, ManyAttempt};
 use crate::clock::Moment;
-use crate::engine::Engine;
+use crate::engine::{Engine, GRACE};
 use crate::error::{ErrorKind, LockError};
 use crate::event::EventKind;
 use crate::fence::Fence;
@@ -194,7 +194,12 @@ impl Quest {
                 left
             } else {
                 let stay = stay.unwrap_or_default();
-                Some(left.map_or(stay, |left| left.min(stay)))
+                let stay = left.map_or(stay, |left| left.min(stay));
+                let due = asked.after(stay).after(self.engine.step_timeout).after(GRACE);
+                for handle in &handles {
+                    LockHandle::grant(handle).back_by(due);
+                }
+                Some(stay)
             };
             match self.take(&keys[n], wait).await {
                 Ok(Outcome::Held(handle)) => {
@@ -220,6 +225,9 @@ impl Quest {
             }
         }
         let Some(vain) = vain else {
+            for handle in &handles {
+                handle.grant().back_by(Moment::FAR_FUTURE);
+            }
             // While the last ones were taken, the first may have been lost.
             return match LockSet::new(handles) {
                 Err(error) if self.tolerates(0, &error, None) => Ok(Err((0, error))),

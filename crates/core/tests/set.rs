@@ -262,6 +262,36 @@ async fn a_set_is_no_part_of_a_deadlock_that_lasts() {
     }
 }
 
+/// As in a `select!` loop that is busy with another arm.
+#[tokio::test(start_paused = true)]
+async fn a_set_that_nobody_polls_keeps_none_of_its_keys_for_ever() {
+    for (lock, other) in every_pair() {
+        let take = async |key| other.acquire(key).ttl(600 * SECOND).await.unwrap();
+        let (mut first, mut second) = (Some(take("a").await), Some(take("b").await));
+        let mut set = Box::pin(lock.acquire_all(["a", "b"]).ttl(10 * SECOND).wait_forever());
+        // Three rounds in vain: it gets one key and finds the other one busy, in turn.
+        for round in 0..3 {
+            let (freed, key) = if round % 2 == 0 { (&mut first, "a") } else { (&mut second, "b") };
+            let _ = tokio::time::timeout(SECOND, &mut set).await;
+            freed.take().unwrap().release().await.unwrap();
+            let _ = tokio::time::timeout(SECOND, &mut set).await;
+            if round < 2 {
+                *freed = Some(take(key).await);
+            }
+        }
+        // From here on it waits for the second while it holds the first.
+        while other.lookup("a").await.unwrap().is_none() {
+            let _ = tokio::time::timeout(SECOND / 10, &mut set).await;
+        }
+        // It is left alone while it holds the first key.
+        let wait = other.acquire("a").wait(120 * SECOND).await;
+        wait.expect("given back although nobody polls the set").release().await.unwrap();
+        second.unwrap().release().await.unwrap();
+        // Polled again, it does what it was asked to do.
+        set.await.unwrap().release().await.unwrap();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_set_tolerates_outages_as_single_locks_do() {
     let (lock, store, _) = scripted();

@@ -194,10 +194,10 @@ async fn keep(attendance: Attendance, wake: Arc<Notify>) {
         for (grant, loss) in due.lost {
             desk.lose(&grant, loss);
         }
-        // A lock that was handed to somebody who does not come for it ends with its lease. One that moves to another
-        // secret is not to be found under this one.
+        // A lock that was handed to somebody who does not come for it ends with its lease, and so does one whose call is
+        // not polled any more. One that moves to another secret is not to be found under this one.
         let (wanted, unwanted): (Vec<_>, Vec<_>) =
-            due.renew.into_iter().partition(|(_, grant)| grant.is_taken() && !grant.is_leaving());
+            due.renew.into_iter().partition(|(_, grant)| grant.wants_renewal(now));
         for (id, _) in unwanted {
             desk.plan().book.answered(id, Answer::Failed, now, fastrand::f64());
         }

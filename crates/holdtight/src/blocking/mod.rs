@@ -30,7 +30,8 @@
 //! - Renewal and background releases run on one thread of this crate, started by the first call. A program that ends
 //!   right after dropping a handle calls [`shutdown`](DistributedLock::shutdown) first.
 //! - A call made inside of async code does not panic, but it blocks that thread: use
-//!   [`crate::DistributedLock`] there if you can. A child made by `fork` has no such thread and cannot use these locks.
+//!   [`crate::DistributedLock`] there if you can. A child made by `fork` has
+//!   no such thread: its parent's locks are not held there, and it has to connect again.
 //! - A call made *on* the background thread (in `on_event`) is refused with
 //!   [`InvalidConfig`](crate::ErrorKind::InvalidConfig), because nobody would be left to answer it.
 

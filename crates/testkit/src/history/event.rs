@@ -264,8 +264,12 @@ fn kind_from(word: &str) -> Option<ErrorKind> {
     KINDS.iter().find(|(_, known)| *known == word).map(|(kind, _)| *kind)
 }
 
-const LOSSES: &[(Loss, &str)] =
-    &[(Loss::Expired, "expired"), (Loss::TakenAway, "taken-away"), (Loss::MaxHold, "max-hold")];
+const LOSSES: &[(Loss, &str)] = &[
+    (Loss::Expired, "expired"),
+    (Loss::TakenAway, "taken-away"),
+    (Loss::MaxHold, "max-hold"),
+    (Loss::Forked, "forked"),
+];
 
 fn loss_word(loss: Loss) -> &'static str {
     LOSSES.iter().find(|(known, _)| *known == loss).map_or("expired", |(_, word)| word)
@@ -438,7 +442,7 @@ mod tests {
         }
         all.extend([LetGo::Release, LetGo::Drop, LetGo::Detach, LetGo::Work].map(What::LettingGo));
         all.extend([Foreign::Resume, Foreign::ReleaseToken, Foreign::Force].map(What::Ending));
-        all.extend([Loss::Expired, Loss::TakenAway, Loss::MaxHold].map(What::Told));
+        all.extend([Loss::Expired, Loss::TakenAway, Loss::MaxHold, Loss::Forked].map(What::Told));
         for what in all {
             let event = Event { at: Moment::from_nanos(12), claim: 9, what };
             assert_eq!(event.to_string().parse::<Event>().as_ref(), Ok(&event));
