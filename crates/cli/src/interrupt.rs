@@ -14,15 +14,21 @@ use crate::store;
 /// How long a store may take to hear that nobody waits any more; after that its leases end by themselves.
 const WITHDRAWAL: Duration = Duration::from_secs(2);
 
-/// Connects to the store and runs `work` on it, until it ends or a signal asks us to stop.
+/// Connects to the store, within `patience` if it cannot be reached, and runs `work` on it, until it ends or a signal asks
+/// us to stop.
 ///
 /// To be called before anything else, because threads that are started later inherit what is blocked here.
-pub(crate) async fn or_stopped<T, W>(settings: &Settings, work: W) -> Result<T, Failure>
+pub(crate) async fn or_stopped<T, W>(
+    settings: &Settings,
+    patience: Duration,
+    work: W,
+) -> Result<T, Failure>
 where
     W: AsyncFnOnce(&DistributedLock) -> Result<T, Failure>,
 {
     let mut signals = platform::Signals::block()?;
-    let lock = match signals.or_else(store::connect(settings)).await {
+    let connecting = store::builder(settings).connect_within(patience);
+    let lock = match signals.or_else(connecting).await {
         Ok(connected) => connected?,
         Err(signal) => return Err(signal.die()),
     };

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use holdtight::{Builder, ByUrl, DistributedLock, Key, KeyForm, LockError, StoreUrl};
 use holdtight_file::{Config, FileStore};
@@ -99,6 +100,14 @@ pub(crate) fn builder(settings: &Settings) -> Builder<ByUrl> {
 /// Locks on the chosen store.
 pub(crate) async fn connect(settings: &Settings) -> Result<DistributedLock, Failure> {
     Ok(builder(settings).connect().await?)
+}
+
+/// How long a call that may wait asks again for a store that cannot be reached: as long as the library does later on.
+const OUTAGE: Duration = Duration::from_secs(5);
+
+/// How long a call that waits for `wait` at most, or for ever, may take to connect.
+pub(crate) fn patience(nonblock: bool, wait: Option<Duration>) -> Duration {
+    if nonblock { Duration::ZERO } else { wait.map_or(OUTAGE, |wait| wait.min(OUTAGE)) }
 }
 
 /// The store itself, if it is one of files: it knows more than can be asked of every store.

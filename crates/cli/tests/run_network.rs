@@ -4,6 +4,7 @@
 
 mod run_harness;
 
+use holdtight_testkit::Proxy;
 use holdtight_testkit::servers::{Program, Redis};
 use rustix::process::Signal;
 
@@ -107,4 +108,23 @@ async fn a_server_that_is_not_there_is_69() {
     server.process().kill();
     let output = start(&bench, &server, &["run", "-n", "k", "true"]).finish();
     assert_eq!(code(&output), 69, "{}", stderr(&output));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_may_wait_outlasts_a_server_that_is_just_starting() {
+    for arguments in [&["run", "k", "echo", "mine"][..], &["acquire", "k", "--ttl", "1s"]] {
+        let bench = Bench::new();
+        let Some(server) = server(&[]).await else { return };
+        let proxy = Proxy::to(([127, 0, 0, 1], server.port()).into()).await.unwrap();
+        proxy.down();
+        let url = format!("redis://127.0.0.1:{}", proxy.port());
+        let mut started = Started::new(bench.holdtight(arguments).env("HOLDTIGHT_STORE", url));
+        while proxy.traffic().refused == 0 {
+            assert!(!started.has_ended(), "it gave up at the first refusal");
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        proxy.heal();
+        let output = tokio::task::block_in_place(|| started.finish());
+        assert_eq!(code(&output), 0, "{arguments:?}: {}", stderr(&output));
+    }
 }

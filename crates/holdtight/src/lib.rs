@@ -70,5 +70,5 @@ pub use holdtight_postgres as postgres;
 #[cfg(feature = "redis")]
 pub use holdtight_redis as redis;
 pub use lock::{Builder, ByUrl, DistributedLock, IntoStore, Ready};
-pub use stores::{migrate, open};
+pub use stores::{migrate, open, open_within};
 pub use url::StoreUrl;

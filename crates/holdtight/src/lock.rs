@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use holdtight_core::{Backend, Clock, Event, Liveness, LockError, Owner, RetryPolicy};
 
-use crate::stores::open;
+use crate::stores::{open, open_within};
 use crate::url::StoreUrl;
 
 /// Locks in one store. Cheap to clone; all clones share one queue, one keeper and one connection.
@@ -235,6 +235,29 @@ impl Builder<ByUrl> {
     /// Cancel-safe: nothing was locked yet.
     pub async fn connect(self) -> Result<DistributedLock, LockError> {
         let store = open(&StoreUrl::new(self.store.0)?).await?;
+        build(store, self.options)
+    }
+
+    /// Connects to the store, and asks again for at most `limit` while it cannot be reached: for programs that may start
+    /// while their server restarts. What will not pass by itself, such as a wrong password, is told at once.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    /// Cancel-safe: nothing was locked yet.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), holdtight::LockError> {
+    /// # use std::time::Duration;
+    /// use holdtight::DistributedLock;
+    ///
+    /// let lock = DistributedLock::builder("memory:").connect_within(Duration::from_secs(5)).await?;
+    /// # lock.shutdown().await
+    /// # }
+    /// ```
+    pub async fn connect_within(self, limit: Duration) -> Result<DistributedLock, LockError> {
+        let store = open_within(&StoreUrl::new(self.store.0)?, limit).await?;
         build(store, self.options)
     }
 }

@@ -39,6 +39,8 @@ pub enum Flow {
 pub struct Traffic {
     /// Connections accepted.
     pub connections: u64,
+    /// Connections refused.
+    pub refused: u64,
     /// Chunks read from clients: about one per request that was not pipelined.
     pub requests: u64,
     /// Bytes read from clients.
@@ -85,6 +87,7 @@ struct Faults {
 #[derive(Debug, Default)]
 struct Counters {
     connections: AtomicU64,
+    refused: AtomicU64,
     requests: AtomicU64,
     sent: AtomicU64,
     received: AtomicU64,
@@ -174,6 +177,7 @@ impl Proxy {
         let counters = &self.shared.counters;
         Traffic {
             connections: counters.connections.load(Ordering::SeqCst),
+            refused: counters.refused.load(Ordering::SeqCst),
             requests: counters.requests.load(Ordering::SeqCst),
             sent: counters.sent.load(Ordering::SeqCst),
             received: counters.received.load(Ordering::SeqCst),
@@ -206,6 +210,7 @@ async fn accept(listener: TcpListener, shared: std::sync::Weak<Shared>) {
         let Some(shared) = shared.upgrade() else { return };
         let faults = shared.faults.subscribe();
         if faults.borrow().refuse {
+            shared.counters.refused.fetch_add(1, Ordering::SeqCst);
             drop(client);
             continue;
         }

@@ -24,7 +24,9 @@ pub(crate) async fn run(args: AcquireArgs, context: &Context) -> Result<u8, Fail
     store::check_keys([&args.key])?;
     must_have_output()?;
     let ttl = context.settings.ttl(args.ttl)?;
-    interrupt::or_stopped(&context.settings, async |lock| {
+    let wait = context.settings.wait(args.patience.wait);
+    let patience = store::patience(args.patience.nonblock, wait);
+    interrupt::or_stopped(&context.settings, patience, async |lock| {
         let (token, held) = take(lock, &args, ttl, context).await?;
         if tell(&token, &held, context.json).is_err() {
             // A token that nobody has read opens nothing: better free than held by nobody.

@@ -49,8 +49,10 @@ struct Samples {
 
 pub(crate) async fn run(args: BenchArgs, context: &Context) -> Result<u8, Failure> {
     let (mut samples, took) =
-        interrupt::or_stopped(&context.settings, async |lock| Ok(measure(lock, &args).await?))
-            .await?;
+        interrupt::or_stopped(&context.settings, Duration::ZERO, async |lock| {
+            Ok(measure(lock, &args).await?)
+        })
+        .await?;
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
     let rate = samples.acquire.len() as f64 / took.as_secs_f64();
     let report = Report {

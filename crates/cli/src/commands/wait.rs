@@ -20,7 +20,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 pub(crate) async fn run(args: WaitArgs, context: &Context) -> Result<u8, Failure> {
     let limit = context.settings.wait(args.wait);
     store::check_keys([&args.key])?;
-    interrupt::or_stopped(&context.settings, async |lock| {
+    let patience = store::patience(false, limit);
+    interrupt::or_stopped(&context.settings, patience, async |lock| {
         let waiting = Waiting::new(lock, std::slice::from_ref(&args.key), context.json);
         waiting.during(until_free(lock, &args.key, limit)).await
     })

@@ -76,7 +76,8 @@ impl Run {
             signal: Some(signal as i32),
             ..Ending::default()
         };
-        let opening = Store::open(&self.options.store_url);
+        let patience = crate::store::patience(self.options.nonblock, self.options.wait);
+        let opening = Store::open(&self.options.store_url, patience);
         let store = match hold::or_interrupted(opening, &mut signals, caller).await {
             Ok(opened) => opened?,
             Err(signal) => return Ok(by(signal)),

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use holdtight::{Backend, Builder, DistributedLock, Event, EventKind, LockError, StoreUrl};
 use holdtight_file::{FileStore, SharedLiveness};
@@ -21,14 +22,14 @@ impl Store {
         &self.place
     }
 
-    /// Opens the store that `url` names.
-    pub(super) async fn open(url: &str) -> Result<Self, LockError> {
+    /// Opens the store that `url` names, within `patience` if it cannot be reached.
+    pub(super) async fn open(url: &str, patience: Duration) -> Result<Self, LockError> {
         let url = StoreUrl::new(url)?;
         // Opened here rather than by its URL alone, because its liveness has to be shared.
         let files = crate::store::files(&url)?;
         let backend: Arc<dyn Backend> = match &files {
             Some(files) => Arc::clone(files) as _,
-            None => holdtight::open(&url).await?,
+            None => holdtight::open_within(&url, patience).await?,
         };
         let failure = Arc::new(Mutex::new(None));
         let heard = Arc::clone(&failure);

@@ -101,6 +101,18 @@ impl Builder<ByUrl> {
     }
 }
 
+impl Builder<ByUrl> {
+    /// Connects to the store, and asks again for at most `limit` while it cannot be reached.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_within(self, limit: Duration) -> Result<DistributedLock, LockError> {
+        background::wait(async move {
+            Ok(DistributedLock::new(self.inner.connect_within(limit).await?))
+        })
+    }
+}
+
 impl Builder<Ready> {
     /// Checks the options.
     ///
