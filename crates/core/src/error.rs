@@ -316,7 +316,7 @@ impl fmt::Display for LockError {
 }
 
 /// A span for people: `250 ms`, `12.3 s`, `5 min 2 s`.
-struct Span(Duration);
+pub(crate) struct Span(pub(crate) Duration);
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -72,7 +72,7 @@ async fn give_back(
         let _in = span.as_deref().map(Span::enter);
         next_step(&engine, &grant, stopped.lost, stopped.at)
     });
-    let given = give(&engine, &grant, stopped.lost, step);
+    let given = give(&engine, &grant, stopped, step);
     let given = match &span {
         None => given.await,
         Some(span) => Box::pin(given).instrument(Span::clone(span)).await,
@@ -132,9 +132,10 @@ pub(crate) fn look_out_for_stragglers(engine: &Arc<Engine>, grant: &Arc<Grant>) 
 async fn give(
     engine: &Arc<Engine>,
     grant: &Arc<Grant>,
-    lost: Option<Loss>,
+    stopped: Stopped,
     mut step: Step,
 ) -> Result<(), LockError> {
+    let lost = stopped.lost;
     let mut giving = Arc::clone(grant);
     // The holder's own answer; locks of waiters who left meanwhile are only passed along.
     let mut answer = None;
@@ -158,7 +159,7 @@ async fn give(
                 continue;
             }
             Some(Handed::NotHeld) => {
-                return answer.unwrap_or_else(|| Err(lost_error(engine, grant, Loss::TakenAway)));
+                return answer.unwrap_or_else(|| Err(gone(engine, grant, stopped)));
             }
             Some(Handed::Unknown) => uncertain = true,
             None => {}
@@ -172,10 +173,22 @@ async fn give(
         return answer.unwrap_or(match (released, lost) {
             (_, Some(before)) => Err(lost_error(engine, grant, before)),
             (Ok(Release::Released), None) => Ok(()),
-            (Ok(Release::NotHeld), None) => Err(lost_error(engine, grant, Loss::TakenAway)),
+            (Ok(Release::NotHeld), None) => Err(gone(engine, grant, stopped)),
             (Err(error), None) => Err(error.with_key(&engine.user_key(&grant.key))),
         });
     }
+}
+
+/// The store says that it is not ours. If its answer took longer than the lease, that may be all there is to it: whoever
+/// stopped in time has not worked without the lock, as far as anybody can know.
+fn gone(engine: &Engine, grant: &Grant, stopped: Stopped) -> LockError {
+    let end = grant.valid_until();
+    if stopped.at < end && end <= engine.clock.now() {
+        let text = "the lease ended before the store answered the release; nobody else had the lock \
+                    until then, unless it was forced";
+        return LockError::ambiguous(text).with_key(&engine.user_key(&grant.key));
+    }
+    lost_error(engine, grant, Loss::TakenAway)
 }
 
 /// The lock went back to the store while other processes wait. Where waiters are served in order nobody can outrun them.
@@ -330,7 +343,9 @@ async fn release(
                 uncertain |= !error.kind().is_definite();
                 if !error.kind().is_transient() || engine.clock.now().since(started) >= PATIENCE {
                     hand_to_reaper(engine, &grant.key, &grant.secret, until, false);
-                    return Err(error);
+                    // The last try may have failed for sure; an earlier one may have done it all the same.
+                    let unsure = uncertain && error.kind().is_definite();
+                    return Err(if unsure { may_be_done(error) } else { error });
                 }
                 tracing::debug!(key = %grant.key, %error, "a release failed; trying again");
             }
@@ -338,6 +353,14 @@ async fn release(
         tokio::time::sleep(PAUSES().delay(tries, fastrand::f64())).await;
         tries += 1;
     }
+}
+
+fn may_be_done(error: LockError) -> LockError {
+    LockError::ambiguous(
+        "the lock may be released or not: an answer was lost, and the store could not be asked again; \
+         the release goes on in the background",
+    )
+    .with_source(error)
 }
 
 fn hand_to_reaper(

@@ -288,9 +288,7 @@ impl Contest {
             (self.traces, self.doubtful) = (true, true);
             let ttl = self.wish.spec.ttl;
             self.given_up.extend(call.map(|call| drive_on(call, ttl)));
-            let error = LockError::ambiguous(
-                "the store did not answer in time; the attempt is being undone",
-            );
+            let error = LockError::ambiguous("the store did not answer in time");
             self.engine.events.store_error("acquire", Some(&self.wish.key), &error);
             return Tried::Failed(error);
         };
@@ -407,7 +405,20 @@ impl Contest {
     }
 
     fn explain(&self, error: LockError) -> LockError {
-        let elapsed = self.engine.clock.now().since(self.started);
+        let now = self.engine.clock.now();
+        let elapsed = now.since(self.started);
+        // The last error may say that nothing was done, and be right; but it speaks for the last attempt only.
+        let error = if self.doubtful && error.kind().is_transient() {
+            let left = self.last_sent.after(self.wish.spec.ttl).since(now);
+            LockError::ambiguous(format!(
+                "an attempt may have been granted without an answer; it is being undone, and if that \
+                 fails, the key stays held for {} at most",
+                crate::error::Span(left)
+            ))
+            .with_source(error)
+        } else {
+            error
+        };
         error.with_key(&self.engine.user_key(&self.wish.key)).with_attempts(self.attempts, elapsed)
     }
 }

@@ -7,6 +7,7 @@ use std::future::{Future as _, poll_fn};
 use std::task::Poll;
 
 use common::{Fault, SECOND, Step, builder, eventually, scripted};
+use holdtight_core::{Backend as _, ErrorKind};
 
 /// The first attempt is given up, the second is granted under the same secret, and its token goes to somebody else. Then
 /// the answer to the first one comes.
@@ -132,4 +133,46 @@ async fn a_limit_that_is_over_before_the_store_answers_is_told_as_such() {
     assert_eq!(error.kind(), holdtight_core::ErrorKind::InvalidConfig);
     assert!(error.to_string().contains("max_hold"), "{error}");
     eventually("free", async || !store.is_held("k").await).await;
+}
+
+/// The answer that granted it was lost, and then the store could not be asked again: the last error says that nothing was
+/// done, and speaks only for itself.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_may_have_been_granted_is_not_told_as_refused() {
+    let (lock, store, _) = scripted();
+    store.next(Step::Acquire, &[Fault::LoseReply]);
+    store.always(Step::Acquire, Fault::Refuse(ErrorKind::Unavailable));
+    store.always(Step::Release, Fault::Refuse(ErrorKind::Unavailable));
+    let error = lock.acquire("k").ttl(60 * SECOND).wait(20 * SECOND).await.unwrap_err();
+    assert!(store.is_held("k").await);
+    assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
+    assert!(error.to_string().contains("stays held for"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_may_have_been_done_is_not_told_as_refused() {
+    let (lock, store, _) = scripted();
+    let handle = lock.acquire("k").ttl(60 * SECOND).await.unwrap();
+    store.next(Step::Release, &[Fault::LoseReply]);
+    store.always(Step::Release, Fault::Refuse(ErrorKind::Unavailable));
+    let error = handle.release().await.unwrap_err();
+    assert!(!store.is_held("k").await);
+    assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
+}
+
+/// Its holder stopped in time. That the lease ended while the release was on its way takes nothing from the work.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_outlasts_its_lease_does_not_make_finished_work_a_lost_one() {
+    let (lock, store, _) = scripted();
+    store.always(Step::Release, Fault::SlowRequest(4 * SECOND));
+    let acquire = || lock.acquire("k").ttl(3 * SECOND).auto_renew(false);
+    assert_eq!(acquire().run(async |_| 7).await.unwrap(), 7);
+    let error = acquire().await.unwrap().release().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
+    // Gone while the lease was running is another matter.
+    store.always(Step::Release, Fault::None);
+    let handle = acquire().await.unwrap();
+    let key = holdtight_core::Key::new("k").unwrap();
+    std::sync::Arc::clone(&store).force_release(key, handle.fence()).await.unwrap();
+    assert_eq!(handle.release().await.unwrap_err().kind(), ErrorKind::Lost);
 }
