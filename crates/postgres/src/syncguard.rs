@@ -169,29 +169,50 @@ impl Syncguard {
         &self,
         requests: Vec<ExtendRequest>,
     ) -> Result<Vec<Result<Extension, LockError>>, LockError> {
-        let mut answers = vec![Extension::NotHeld; requests.len()];
+        let mut answers: Vec<Result<Extension, LockError>> =
+            requests.iter().map(|_| Ok(Extension::NotHeld)).collect();
         let mut open: Vec<usize> = (0..requests.len()).collect();
-        while let Some(&first) = open.first() {
+        while !open.is_empty() {
             // A statement moves each row once: a key that stands here twice has its second turn later.
             let mut keys = std::collections::HashSet::new();
             let (batch, again): (Vec<usize>, Vec<usize>) =
                 open.into_iter().partition(|&at| keys.insert(requests[at].key.as_str()));
-            let sql = self.extension(&requests, &batch);
-            let rows = self
-                .lanes
-                .batch(Way::Renewals, Phase::Write, &sql)
-                .await
-                .map_err(about(&requests[first].key))?;
-            for row in &rows {
-                let place = number(row, 0)?;
-                let place = usize::try_from(place).ok().filter(|place| batch.contains(place));
-                let place =
-                    place.ok_or_else(|| malformed("an answer to nothing that was asked"))?;
-                answers[place] = Extension::Extended(lease(row, 1)?);
-            }
             open = again;
+            match self.extend_batch(&requests, &batch, &mut answers).await {
+                Ok(()) => continue,
+                Err(error) if batch.len() > 1 && error.kind().is_definite() => {}
+                Err(error) => return Err(error),
+            }
+            // Somebody keeps one of these rows: that is no reason why the others should be lost.
+            for at in batch {
+                if let Err(error) = self.extend_batch(&requests, &[at], &mut answers).await {
+                    answers[at] = Err(error);
+                }
+            }
         }
-        Ok(answers.into_iter().map(Ok).collect())
+        Ok(answers)
+    }
+
+    async fn extend_batch(
+        &self,
+        requests: &[ExtendRequest],
+        batch: &[usize],
+        answers: &mut [Result<Extension, LockError>],
+    ) -> Result<(), LockError> {
+        let Some(&first) = batch.first() else { return Ok(()) };
+        let sql = self.extension(requests, batch);
+        let rows = self
+            .lanes
+            .batch(Way::Renewals, Phase::Write, &sql)
+            .await
+            .map_err(about(&requests[first].key))?;
+        for row in &rows {
+            let place = number(row, 0)?;
+            let place = usize::try_from(place).ok().filter(|place| batch.contains(place));
+            let place = place.ok_or_else(|| malformed("an answer to nothing that was asked"))?;
+            answers[place] = Ok(Extension::Extended(lease(row, 1)?));
+        }
+        Ok(())
     }
 
     fn extension(&self, requests: &[ExtendRequest], batch: &[usize]) -> String {
@@ -209,10 +230,13 @@ impl Syncguard {
             })
             .collect();
         let values = values.join(", ");
+        // With others in the same statement nobody waits for long: whose row is not free is asked for alone.
+        let patience = if batch.len() > 1 { "250ms" } else { "2s" };
         let locks = &self.locks;
         let day = 24 * 60 * 60 * 1000;
         format!(
             "{SETTINGS}
+             SELECT set_config('lock_timeout', '{patience}', true);
              SELECT pg_advisory_xact_lock(code) FROM (
                  SELECT DISTINCT hashtext(r.key) AS code FROM (VALUES {values}) AS r(n, key, id, least, extra) ORDER BY 1) AS codes;
              SELECT FROM {locks} l WHERE l.key IN (SELECT r.key FROM (VALUES {values}) AS r(n, key, id, least, extra))

@@ -147,29 +147,37 @@ async fn one_locked_row_costs_no_other_lock_its_renewal() {
     if !available() {
         return;
     }
-    let (server, url) = fresh("blast").await;
-    let store = open(&url).await;
-    let mut requests = Vec::new();
-    for n in 0..20 {
-        let key = key(&format!("k{n}"));
-        let (owner, _) = take(&store, &key, LONG).await;
-        requests.push(ExtendRequest::new(key, owner, ExtendBy::AtLeast(LONG)));
-    }
-    let held = locked(&server, "blast", "k7").await;
-    let answers = Arc::clone(&store).extend(requests.clone()).await.unwrap();
-    for (n, answer) in answers.into_iter().enumerate() {
-        match answer {
-            Ok(Extension::Extended(_)) if n != 7 => {}
-            Err(error) if n == 7 => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
-            other => panic!("k{n}: {other:?}"),
+    for (schema, options, table) in
+        [("blast", "", "locks"), ("blastsg", "&layout=syncguard", "syncguard_locks")]
+    {
+        let (server, url) = fresh(schema).await;
+        let url = format!("{url}{options}");
+        holdtight_postgres::migrate(&url).await.unwrap();
+        let store = open(&url).await;
+        let mut requests = Vec::new();
+        for n in 0..20 {
+            let key = key(&format!("k{n}"));
+            let (owner, _) = take(&store, &key, LONG).await;
+            requests.push(ExtendRequest::new(key, owner, ExtendBy::AtLeast(LONG)));
         }
+        let held = session(&server).await;
+        let lock = format!("BEGIN; SELECT FROM {schema}.{table} WHERE key = 'k7' FOR UPDATE");
+        held.batch_execute(&lock).await.unwrap();
+        let answers = Arc::clone(&store).extend(requests.clone()).await.unwrap();
+        for (n, answer) in answers.into_iter().enumerate() {
+            match answer {
+                Ok(Extension::Extended(_)) if n != 7 => {}
+                Err(error) if n == 7 => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+                other => panic!("{schema}, k{n}: {other:?}"),
+            }
+        }
+        drop(held);
+        eventually("the row is free again", async || {
+            let answer = extend(&store, &requests[7].key, &requests[7].secret, LONG).await;
+            matches!(answer, Ok(Extension::Extended(_))).then_some(())
+        })
+        .await;
     }
-    drop(held);
-    eventually("the row is free again", async || {
-        let answer = extend(&store, &requests[7].key, &requests[7].secret, LONG).await;
-        matches!(answer, Ok(Extension::Extended(_))).then_some(())
-    })
-    .await;
 }
 
 #[tokio::test]
