@@ -162,14 +162,14 @@ impl Engine {
                 tokio::time::sleep(ROUND).await;
                 let Some(engine) = engine.upgrade() else { return };
                 let now = engine.clock.now();
-                let anybody = engine.queue.patrol(now, GRACE, |key| engine.keeper.holds(key));
+                let look =
+                    || engine.queue.patrol(now, GRACE, ROUND, |key| engine.keeper.holds(key));
+                let anybody = look();
                 quiet = if anybody { 0 } else { quiet + 1 };
                 if quiet > 2 {
                     engine.patrolled.store(false, Ordering::Release);
                     // Whoever came in between saw that somebody was there.
-                    if !engine.queue.patrol(now, GRACE, |key| engine.keeper.holds(key))
-                        || engine.patrolled.swap(true, Ordering::AcqRel)
-                    {
+                    if !look() || engine.patrolled.swap(true, Ordering::AcqRel) {
                         return;
                     }
                 }

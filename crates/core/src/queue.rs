@@ -5,6 +5,9 @@
 //!
 //! Whoever is at the front is a future of some caller, and may not be polled any more. So it says by when it will be back,
 //! and one that is overdue is replaced by the next in line. That is safe, because the store excludes and not the line.
+//!
+//! Those behind it may not be polled either. So they are woken before somebody is called in its place: who does not answer
+//! is passed over, and keeps its place until it does. If nobody answers, the front is left to whoever comes first.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -40,10 +43,10 @@ pub(crate) struct Queue<W: Waiter> {
 
 type Shard<W> = Mutex<KeyMap<Line<W>>>;
 
-/// Exists exactly as long as somebody is at the front; the crowd is made when a second one comes.
+/// Exists as long as somebody is at the front or behind it; the crowd is made when a second one comes.
 struct Line<W> {
-    /// Tells this front from one that was replaced.
-    front: u64,
+    /// Tells this front from one that was replaced. None while all that are left do not answer.
+    front: Option<u64>,
     crowd: Option<Box<Crowd<W>>>,
 }
 
@@ -53,8 +56,16 @@ struct Crowd<W> {
     /// How many of `waiters` have left; they are cleared out when they are the majority.
     left: usize,
     streak: Streak,
-    /// By when whoever is at the front wants to be back, or the patrol expects it to be, and for which front that is.
-    due: Option<(u64, Moment)>,
+    due: Option<Due>,
+}
+
+/// By when whoever is at the front wants to be back, or the patrol expects it to be.
+#[derive(Clone, Copy)]
+struct Due {
+    front: u64,
+    at: Moment,
+    /// Whether those behind it were asked who is there, because it may not come.
+    asked: bool,
 }
 
 /// Hand-overs since the lock last went back to the store.
@@ -69,10 +80,21 @@ pub(crate) struct Seat<G>(Mutex<State<G>>);
 
 enum State<G> {
     Waiting(Option<Waker>),
+    /// As above, and it was woken to see whether anybody polls it. Nobody has so far.
+    Asked(Option<Waker>),
     Called(Call<G>),
     Left,
     /// It left when it had been called after a hand-over of unknown outcome, and never knew.
     LeftInDoubt,
+}
+
+/// What is known of somebody in line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    There,
+    /// It does not answer.
+    Silent,
+    Left,
 }
 
 /// What a waiter is woken with.
@@ -163,14 +185,28 @@ impl<W: Waiter> Queue<W> {
     /// Steps to the front if nobody is there, or behind everybody else.
     pub(crate) fn enter<'a>(self: &'a Arc<Self>, key: &'a Key, waiter: &'a W) -> Entered<'a, W> {
         let mut shard = lock(self.shard(key));
-        if let Some(line) = shard.get_mut(key) {
-            line.crowd.get_or_insert_default().waiters.push_back(waiter.clone());
-            Entered::Behind(Ticket { queue: self, key, waiter, served: false })
-        } else {
-            let front = self.next_number();
-            shard.insert(key.clone(), Line { front, crowd: None });
-            Entered::Front(self.front(key, front))
+        match self.step_up(&mut shard, key) {
+            Ok(number) => Entered::Front(self.front(key, number)),
+            Err(line) => {
+                line.crowd.get_or_insert_default().waiters.push_back(waiter.clone());
+                Entered::Behind(Ticket { queue: self, key, waiter, served: false })
+            }
         }
+    }
+
+    /// The number of a new front if nobody is there, otherwise the line.
+    fn step_up<'a>(
+        &self,
+        shard: &'a mut KeyMap<Line<W>>,
+        key: &Key,
+    ) -> Result<u64, &'a mut Line<W>> {
+        let line = shard.entry(key.clone()).or_insert(Line { front: None, crowd: None });
+        if line.front.is_some() {
+            return Err(line);
+        }
+        let number = self.next_number();
+        line.front = Some(number);
+        Ok(number)
     }
 
     fn front(self: &Arc<Self>, key: &Key, number: u64) -> Front<W> {
@@ -179,57 +215,67 @@ impl<W: Waiter> Queue<W> {
 
     /// Steps to the front only if nobody is there.
     pub(crate) fn try_front(self: &Arc<Self>, key: &Key) -> Option<Front<W>> {
-        let mut shard = lock(self.shard(key));
-        if shard.contains_key(key) {
-            return None;
-        }
-        let front = self.next_number();
-        shard.insert(key.clone(), Line { front, crowd: None });
-        Some(self.front(key, front))
+        let number = self.step_up(&mut lock(self.shard(key)), key).ok()?;
+        Some(self.front(key, number))
     }
 
-    /// Takes the first waiter for the front out of the line; a line without any is closed. Only if the front is still
-    /// `number`: one that was replaced has nothing to pass on.
+    /// Takes the first waiter for the front out of the line. A line without any is closed, and where none answers nobody is
+    /// at the front. Only if the front is still `number`: one that was replaced has nothing to pass on.
     fn call_next(&self, key: &Key, number: u64, why: Why) -> Option<W> {
         let mut shard = lock(self.shard(key));
-        let line = shard.get_mut(key).filter(|line| line.front == number)?;
-        let next = line.crowd.as_mut().and_then(|crowd| {
+        let line = shard.get_mut(key).filter(|line| line.front == Some(number))?;
+        if let Some(crowd) = &mut line.crowd {
             if why == Why::Yielded {
                 crowd.streak = Streak::default();
             }
             crowd.due = None;
-            crowd.pop()
-        });
-        if next.is_none() {
-            shard.remove(key);
+            let next = crowd.pop();
+            if next.is_some() {
+                return next;
+            }
+            if !crowd.waiters.is_empty() {
+                crowd.streak = Streak::default();
+                line.front = None;
+                return None;
+            }
         }
-        next
+        shard.remove(key);
+        None
     }
 
-    /// Looks after lines whose front is overdue at `now`: the next in line is called to the front instead. `holds` says
-    /// whether a key is held, which may last. Who has not said when it will be back is given `grace`. Returns whether
-    /// anybody stands in any line.
+    /// Looks after lines whose front is overdue at `now`: the next in line that answers is called to the front instead. All
+    /// are asked in the round before, which was about `round` ago. `holds` says whether a key is held, which may last.
+    /// Who has not said when it will be back is given `grace`. Returns whether anybody stands behind somebody else.
     pub(crate) fn patrol(
         &self,
         now: Moment,
         grace: Duration,
+        round: Duration,
         holds: impl Fn(&Key) -> bool,
     ) -> bool {
-        let (mut overdue, mut anybody) = (Vec::new(), false);
+        let (mut overdue, mut asked, mut anybody) = (Vec::new(), Vec::new(), false);
         for shard in &self.shards {
             for (key, line) in &mut *lock(shard) {
+                let Some(front) = line.front else { continue };
                 let Some(crowd) = line.crowd.as_mut().filter(|crowd| crowd.has_waiters()) else {
                     continue;
                 };
                 anybody = true;
-                match crowd.due {
-                    Some((front, due)) if front == line.front && due > now => {}
-                    Some((front, _)) if front == line.front && !holds(key) => {
-                        overdue.push((key.clone(), front));
+                match &mut crowd.due {
+                    Some(due) if due.front == front && due.at > now.after(round) => {}
+                    Some(due) if due.front == front && !holds(key) => {
+                        if !std::mem::replace(&mut due.asked, true) {
+                            asked.extend(crowd.waiters.iter().filter_map(|w| w.seat().ask()));
+                        } else if due.at <= now {
+                            overdue.push((key.clone(), front));
+                        }
                     }
-                    _ => crowd.due = Some((line.front, now.after(grace))),
+                    _ => crowd.due = Some(Due { front, at: now.after(grace), asked: false }),
                 }
             }
+        }
+        for waker in asked {
+            waker.wake();
         }
         for (key, front) in overdue {
             self.replace(&key, front);
@@ -240,9 +286,11 @@ impl<W: Waiter> Queue<W> {
     /// Calls the next in line to the front, in the place of whoever is there.
     fn replace(&self, key: &Key, front: u64) {
         let mut shard = lock(self.shard(key));
-        let Some(line) = shard.get_mut(key).filter(|line| line.front == front) else { return };
+        let Some(line) = shard.get_mut(key).filter(|line| line.front == Some(front)) else {
+            return;
+        };
         let fresh = self.next_number();
-        line.front = fresh;
+        line.front = Some(fresh);
         drop(shard);
         self.pass_on(key, fresh, Why::Vacant);
     }
@@ -250,24 +298,30 @@ impl<W: Waiter> Queue<W> {
     /// Counts a waiter that left, and clears the line out when most have.
     fn note_left(&self, key: &Key) {
         let mut shard = lock(self.shard(key));
-        if let Some(crowd) = shard.get_mut(key).and_then(|line| line.crowd.as_mut()) {
-            crowd.left += 1;
-            if crowd.left * 2 > crowd.waiters.len() {
-                crowd.waiters.retain(|waiter| !waiter.seat().is_left());
-                crowd.waiters.shrink_to_fit();
-                crowd.left = 0;
-            }
+        let Some(line) = shard.get_mut(key) else { return };
+        let Some(crowd) = &mut line.crowd else { return };
+        crowd.left += 1;
+        if crowd.left * 2 > crowd.waiters.len() {
+            crowd.waiters.retain(|waiter| waiter.seat().standing() != Standing::Left);
+            crowd.waiters.shrink_to_fit();
+            crowd.left = 0;
+        }
+        if line.front.is_none() && crowd.waiters.is_empty() {
+            shard.remove(key);
         }
     }
 
     /// Tells every waiter of every line that it is over.
     pub(crate) fn close(&self) {
         for shard in &self.shards {
-            let waiters: Vec<_> = lock(shard)
+            let mut lines = lock(shard);
+            let waiters: Vec<_> = lines
                 .values_mut()
                 .filter_map(|line| line.crowd.as_mut())
                 .flat_map(|crowd| crowd.waiters.drain(..))
                 .collect();
+            lines.retain(|_, line| line.front.is_some());
+            drop(lines);
             for waiter in waiters {
                 // A waiter that has just left needs no word.
                 drop(waiter.seat().call(Call::Closed));
@@ -303,13 +357,18 @@ impl<W> Crowd<W> {
 }
 
 impl<W: Waiter> Crowd<W> {
-    /// The first waiter that is still there.
+    /// The first waiter that is still there. Those that do not answer keep their places.
     fn pop(&mut self) -> Option<W> {
-        while let Some(waiter) = self.waiters.pop_front() {
-            if !waiter.seat().is_left() {
-                return Some(waiter);
+        let mut nth = 0;
+        while let Some(waiter) = self.waiters.get(nth) {
+            match waiter.seat().standing() {
+                Standing::There => return self.waiters.remove(nth),
+                Standing::Silent => nth += 1,
+                Standing::Left => {
+                    self.waiters.remove(nth);
+                    self.left = self.left.saturating_sub(1);
+                }
             }
-            self.left = self.left.saturating_sub(1);
         }
         None
     }
@@ -322,8 +381,21 @@ impl<G> Default for Seat<G> {
 }
 
 impl<G> Seat<G> {
-    fn is_left(&self) -> bool {
-        matches!(*lock(&self.0), State::Left | State::LeftInDoubt)
+    fn standing(&self) -> Standing {
+        match *lock(&self.0) {
+            State::Waiting(_) | State::Called(_) => Standing::There,
+            State::Asked(_) => Standing::Silent,
+            State::Left | State::LeftInDoubt => Standing::Left,
+        }
+    }
+
+    /// Asks the waiter whether it is there: it is, once it is polled. Returns what wakes it, if it was not asked before.
+    fn ask(&self) -> Option<Waker> {
+        let mut state = lock(&self.0);
+        let State::Waiting(waker) = &mut *state else { return None };
+        let waker = waker.take();
+        *state = State::Asked(waker.clone());
+        waker
     }
 
     /// Whether its waiter left without knowing that its secret may own the lock.
@@ -335,7 +407,7 @@ impl<G> Seat<G> {
     fn call(&self, call: Call<G>) -> Result<(), Call<G>> {
         let mut state = lock(&self.0);
         match &mut *state {
-            State::Waiting(waker) => {
+            State::Waiting(waker) | State::Asked(waker) => {
                 let waker = waker.take();
                 *state = State::Called(call);
                 drop(state);
@@ -356,7 +428,7 @@ impl<W: Waiter> Front<W> {
     /// Without `hand_over` the store cannot pass a lock on, and waiters ask for it themselves.
     pub(crate) fn next(self, now: Moment, contended: bool, hand_over: bool) -> Next<W> {
         let mut shard = lock(self.queue.shard(&self.key));
-        let line = shard.get_mut(&self.key).filter(|line| line.front == self.number);
+        let line = shard.get_mut(&self.key).filter(|line| line.front == Some(self.number));
         let Some(crowd) = line.and_then(|line| line.crowd.as_mut()) else {
             drop(shard);
             return Next::Release(self);
@@ -379,17 +451,17 @@ impl<W: Waiter> Front<W> {
     /// Whether anybody waits behind.
     pub(crate) fn has_waiters(&self) -> bool {
         let shard = lock(self.queue.shard(&self.key));
-        let line = shard.get(&self.key).filter(|line| line.front == self.number);
+        let line = shard.get(&self.key).filter(|line| line.front == Some(self.number));
         line.and_then(|line| line.crowd.as_ref()).is_some_and(|crowd| crowd.has_waiters())
     }
 
     /// Says by when whoever is at the front will be back.
     pub(crate) fn back_by(&self, due: Moment) {
         let mut shard = lock(self.queue.shard(&self.key));
-        if let Some(line) = shard.get_mut(&self.key).filter(|line| line.front == self.number)
+        if let Some(line) = shard.get_mut(&self.key).filter(|line| line.front == Some(self.number))
             && let Some(crowd) = &mut line.crowd
         {
-            crowd.due = Some((self.number, due));
+            crowd.due = Some(Due { front: self.number, at: due, asked: false });
         }
     }
 
@@ -470,12 +542,29 @@ impl<W: Waiter> Ticket<'_, W> {
         let before = std::mem::replace(&mut *lock(&self.waiter.seat().0), State::Left);
         match before {
             State::Called(call) => Some(self.turn(call)),
-            State::Waiting(_) => {
+            State::Waiting(_) | State::Asked(_) => {
                 self.queue.note_left(self.key);
                 None
             }
             State::Left | State::LeftInDoubt => None,
         }
+    }
+
+    /// Steps to the front if nobody is there, for somebody who was asked and has just answered.
+    fn step_up(&mut self) -> Option<Turn<W>> {
+        let mut shard = lock(self.queue.shard(self.key));
+        let line = shard.get_mut(self.key).filter(|line| line.front.is_none())?;
+        let waiters = &mut line.crowd.as_mut()?.waiters;
+        let seat = self.waiter.seat();
+        // With nobody at the front nobody is called out of the line. So it stands there, unless the engine was shut down.
+        let place = waiters.iter().position(|waiter| std::ptr::eq(waiter.seat(), seat))?;
+        waiters.remove(place);
+        *lock(&seat.0) = State::Left;
+        let number = self.queue.next_number();
+        line.front = Some(number);
+        drop(shard);
+        self.served = true;
+        Some(self.turn(Call::Contend(Why::Vacant, number)))
     }
 
     /// From here on the front, if that is what it was called to, is the waiter's to pass on.
@@ -494,11 +583,15 @@ impl<W: Waiter> Future for Ticket<'_, W> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Turn<W>> {
         let waiter = self.waiter;
         let mut state = lock(&waiter.seat().0);
-        if let State::Waiting(waker) = &mut *state {
+        if let State::Waiting(waker) | State::Asked(waker) = &mut *state {
             if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
                 *waker = Some(cx.waker().clone());
             }
-            return Poll::Pending;
+            let State::Asked(waker) = &mut *state else { return Poll::Pending };
+            // From here on it is called like the others. Whoever passed it over before that has left the front to it.
+            *state = State::Waiting(waker.take());
+            drop(state);
+            return self.step_up().map_or(Poll::Pending, Poll::Ready);
         }
         let before = std::mem::replace(&mut *state, State::Left);
         drop(state);
@@ -507,7 +600,7 @@ impl<W: Waiter> Future for Ticket<'_, W> {
                 self.served = true;
                 Poll::Ready(self.turn(call))
             }
-            State::Waiting(_) | State::Left | State::LeftInDoubt => Poll::Pending,
+            State::Waiting(_) | State::Asked(_) | State::Left | State::LeftInDoubt => Poll::Pending,
         }
     }
 }

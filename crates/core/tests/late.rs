@@ -4,10 +4,12 @@
 mod common;
 
 use std::future::{Future as _, poll_fn};
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use common::{Fault, SECOND, Step, builder, eventually, scripted};
-use holdtight_core::{Backend as _, ErrorKind};
+use holdtight_core::{Acquiring, Backend as _, DistributedLock, ErrorKind, LockHandle};
+use tokio::time::timeout;
 
 /// The first attempt is given up, the second is granted under the same secret, and its token goes to somebody else. Then
 /// the answer to the first one comes.
@@ -175,4 +177,75 @@ async fn a_release_that_outlasts_its_lease_does_not_make_finished_work_a_lost_on
     let key = holdtight_core::Key::new("k").unwrap();
     std::sync::Arc::clone(&store).force_release(key, handle.fence()).await.unwrap();
     assert_eq!(handle.release().await.unwrap_err().kind(), ErrorKind::Lost);
+
+/// As `buffer_unordered` leaves them while its consumer is busy: each was polled, and then none is.
+async fn left_alone(lock: &DistributedLock, count: usize) -> Vec<Acquiring<LockHandle>> {
+    let mut alone: Vec<Acquiring<LockHandle>> = Vec::new();
+    for _ in 0..count {
+        alone.push(Box::pin(lock.acquire("k").ttl(SECOND).wait_forever().into_future()));
+    }
+    poll_fn(|cx| {
+        assert!(alone.iter_mut().all(|waiter| waiter.as_mut().poll(cx).is_pending()));
+        Poll::Ready(())
+    })
+    .await;
+    alone
+}
+
+/// They are not polled, whether the lock is handed to the first of them or it is called to the front: a live waiter goes on
+/// after as long as one of them would cost, those after it at once, and none of them loses its place.
+#[tokio::test(start_paused = true)]
+async fn many_waiters_that_nobody_polls_cost_no_more_than_one() {
+    for hands_over in [true, false] {
+        let (_, store, clock) = scripted();
+        store.transfer.store(hands_over, Ordering::SeqCst);
+        let lock = builder(&store, &clock).ttl(SECOND).build().unwrap();
+        let held = lock.acquire("k").await.unwrap();
+        let alone = left_alone(&lock, 16).await;
+        held.release().await.unwrap();
+        // Whose wait ends looks at the store once more, so these do not.
+        let live: Vec<_> =
+            (0..3).map(|_| tokio::spawn(lock.acquire("k").wait_forever().into_future())).collect();
+        let serve_all = async {
+            for waiter in live {
+                waiter.await.unwrap().unwrap().release().await.unwrap();
+            }
+        };
+        // The lease of the first, if the lock was handed to it, and two seconds for the one that is called then.
+        assert!(timeout(4 * SECOND, serve_all).await.is_ok(), "handed over: {hands_over}");
+        // Nobody is left but those who do not come: they are in nobody's way.
+        for _ in 0..16 {
+            let next = timeout(SECOND / 10, lock.acquire("k").wait_forever()).await;
+            next.unwrap().unwrap().release().await.unwrap();
+        }
+        // Somebody polls them after all: each is served, those that were not called in their order.
+        let mut served = Vec::new();
+        for waiter in alone {
+            let handle = waiter.await.unwrap();
+            served.push(handle.fence());
+            handle.release().await.unwrap();
+        }
+        assert!(served.is_sorted());
+        eventually("free", async || !store.is_held("k").await).await;
+    }
+}
+
+/// While those who do not come keep their places, whoever is polled again has its own, before all who came later.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_is_polled_again_is_served_before_those_who_came_later() {
+    let (lock, _, _) = scripted();
+    let held = lock.acquire("k").ttl(SECOND).await.unwrap();
+    let mut alone = left_alone(&lock, 4).await;
+    held.release().await.unwrap();
+    let live = timeout(4 * SECOND, lock.acquire("k").wait_forever()).await.unwrap().unwrap();
+    // The first was called and did not come, the others are still in line.
+    let again = tokio::spawn(alone.pop().unwrap());
+    tokio::task::yield_now().await;
+    let later = tokio::spawn(lock.acquire("k").wait_forever().into_future());
+    tokio::task::yield_now().await;
+    live.release().await.unwrap();
+    let again = again.await.unwrap().unwrap();
+    assert!(!later.is_finished());
+    again.release().await.unwrap();
+    later.await.unwrap().unwrap().release().await.unwrap();
 }

@@ -177,3 +177,81 @@ fn closing_while_others_come_and_go_leaves_nobody_waiting() {
         5_000,
     );
 }
+
+/// Walks the lines until all of `workers` are served. Time flies, so that fronts at work are overdue as well.
+fn patrol(queue: &Arc<Lines>, served: &AtomicUsize, workers: usize) {
+    let second = Duration::from_secs(1);
+    let mut now = Moment::from_nanos(0);
+    while served.load(Ordering::SeqCst) < workers {
+        queue.patrol(now, second, second, |_| false);
+        now = now.after(second);
+        thread::yield_now();
+    }
+}
+
+/// Somebody at the front and somebody behind it are not polled: all others are served, and then these.
+fn contest_beside_the_silent() {
+    let (queue, store): (Arc<Lines>, _) = (Queue::new(), Arc::new(Store::default()));
+    let served = Arc::new(AtomicUsize::new(0));
+    let key = Key::new("k").unwrap();
+    let (first, second) = (Someone::default(), Someone::default());
+    let Entered::Front(forgotten) = queue.enter(&key, &first) else { panic!("not alone") };
+    let Entered::Behind(mut silent) = queue.enter(&key, &second) else { panic!("alone") };
+    let once = poll_fn(|cx| Poll::Ready(Pin::new(&mut silent).poll(cx).is_pending()));
+    assert!(future::block_on(once));
+    let workers: Vec<_> = (0..2)
+        .map(|_| {
+            let (queue, store, served) =
+                (Arc::clone(&queue), Arc::clone(&store), Arc::clone(&served));
+            thread::spawn(move || {
+                acquire(&queue, &store, false).expect("it stays").work();
+                served.fetch_add(1, Ordering::SeqCst);
+            })
+        })
+        .collect();
+    patrol(&queue, &served, 2);
+    for worker in workers {
+        worker.join().unwrap();
+    }
+    // Nobody is there any more: whoever was passed over has its turn at once, and what is left is the forgotten front.
+    let Turn::Contend(front, _) = future::block_on(&mut silent) else { panic!("not called") };
+    drop(front);
+    drop(silent);
+    drop(forgotten);
+    assert!(!store.taken.load(Ordering::SeqCst), "the lock was not given back");
+    assert_eq!(queue.census(), (0, 0));
+}
+
+#[test]
+fn two_that_nobody_polls() {
+    shuttle::check_random(contest_beside_the_silent, 5_000);
+}
+
+/// All come, late or early, while the patrol finds them overdue: nobody is forgotten.
+fn contest_under_patrol() {
+    let (queue, store): (Arc<Lines>, _) = (Queue::new(), Arc::new(Store::default()));
+    let served = Arc::new(AtomicUsize::new(0));
+    let workers: Vec<_> = (0..3)
+        .map(|n| {
+            let (queue, store, served) =
+                (Arc::clone(&queue), Arc::clone(&store), Arc::clone(&served));
+            thread::spawn(move || {
+                if let Some(holding) = acquire(&queue, &store, n == 0) {
+                    holding.work();
+                }
+                served.fetch_add(1, Ordering::SeqCst);
+            })
+        })
+        .collect();
+    patrol(&queue, &served, 3);
+    for worker in workers {
+        worker.join().unwrap();
+    }
+    assert!(!store.taken.load(Ordering::SeqCst), "the lock was not given back");
+    assert_eq!(queue.census(), (0, 0));
+}
+
+#[test]
+fn three_that_come_late() {
+    shuttle::check_random(contest_under_patrol, 5_000);
+}

@@ -228,14 +228,16 @@ fn a_front_that_is_overdue_is_replaced_and_has_nothing_to_pass_on_any_more() {
     let (mut one, mut two) = (behind(&queue, 1), behind(&queue, 2));
     let at = |seconds: u32| now().after(second * seconds);
     let free = |_: &Key| false;
-    assert!(queue.patrol(at(0), second, free), "somebody waits");
+    assert!(queue.patrol(at(0), second, second, free), "somebody waits");
     assert!(turn(&mut one).is_none(), "whoever is at the front has a while");
     forgotten.back_by(at(5));
-    queue.patrol(at(4), second, free);
-    assert!(turn(&mut one).is_none(), "it said when it would be back");
-    queue.patrol(at(6), second, |_| true);
+    queue.patrol(at(4), second, second, free);
+    assert!(turn(&mut one).is_none() && turn(&mut two).is_none(), "it said when it would be back");
+    queue.patrol(at(6), second, second, |_| true);
     assert!(turn(&mut one).is_none(), "it holds the lock");
-    queue.patrol(at(8), second, free);
+    queue.patrol(at(8), second, second, free);
+    assert!(turn(&mut one).is_none() && turn(&mut two).is_none(), "they were only asked");
+    queue.patrol(at(9), second, second, free);
     let Some(Turn::Contend(next, Why::Vacant)) = turn(&mut one) else { panic!("not replaced") };
     // The first one comes back: it finds nobody to hand over to, and does not call anybody.
     assert!(!forgotten.has_waiters() && next.has_waiters());
@@ -244,8 +246,86 @@ fn a_front_that_is_overdue_is_replaced_and_has_nothing_to_pass_on_any_more() {
     assert!(turn(&mut two).is_none());
     drop(next);
     let Some(Turn::Contend(second_next, _)) = turn(&mut two) else { panic!("not called") };
-    assert!(!queue.patrol(at(9), second, free), "nobody waits");
+    assert!(!queue.patrol(at(10), second, second, free), "nobody waits");
     drop(second_next);
     drop((one, two));
     assert_eq!(queue.census(), (0, 0));
+}
+
+/// Asks everybody in line, then replaces the front: two rounds of the patrol.
+fn replace_front(queue: &Lines, answering: &mut [&mut Ticket<'_, Someone>]) {
+    let (second, free) = (Duration::from_secs(1), |_: &Key| false);
+    queue.patrol(now(), Duration::ZERO, second, free);
+    queue.patrol(now(), Duration::ZERO, second, free);
+    for ticket in answering {
+        assert!(turn(ticket).is_none(), "the front was not free yet");
+    }
+    queue.patrol(now(), Duration::ZERO, second, free);
+}
+
+#[test]
+fn those_who_do_not_answer_are_passed_over_and_keep_their_places() {
+    let queue = Queue::new();
+    let forgotten = front(&queue);
+    let mut tickets: Vec<_> = (1..=5).map(|n| behind(&queue, n)).collect();
+    let [silent, slow, live, quiet, later] = &mut tickets[..] else { unreachable!() };
+    replace_front(&queue, &mut [live, later]);
+    let Some(Turn::Contend(first, Why::Vacant)) = turn(live) else { panic!("not called") };
+    // Before its turn it is polled again: it comes before the others, and is handed the lock.
+    assert!(turn(slow).is_none());
+    let over = hand_over(first.next(now(), false, true));
+    assert_eq!(over.waiter().0.0, 2);
+    over.contend(Why::Vacant).unwrap();
+    let Some(Turn::Contend(second, _)) = turn(slow) else { panic!("not called") };
+    drop(second);
+    let Some(Turn::Contend(third, _)) = turn(later) else { panic!("not called") };
+    // Only those are left who do not answer: nothing is handed to them, and they are in nobody's way.
+    let Next::Release(third) = third.next(now(), false, true) else { panic!("handed over") };
+    drop(third);
+    let newcomer = front(&queue);
+    assert!(turn(quiet).is_none(), "two at the front");
+    drop(newcomer);
+    let Some(Turn::Contend(fourth, _)) = turn(quiet) else { panic!("not called") };
+    drop(fourth);
+    let Some(Turn::Contend(last, _)) = turn(silent) else { panic!("the front was free") };
+    drop(last);
+    drop((forgotten, tickets));
+    assert_eq!(queue.census(), (0, 0));
+}
+
+#[test]
+fn a_front_that_nobody_wanted_goes_to_whoever_comes_first() {
+    for comes in [0, 1] {
+        let queue = Queue::new();
+        let forgotten = front(&queue);
+        let mut tickets: Vec<_> = (1..=2).map(|n| behind(&queue, n)).collect();
+        replace_front(&queue, &mut []);
+        let Some(Turn::Contend(front, Why::Vacant)) = turn(&mut tickets[comes]) else {
+            panic!("nobody was at the front")
+        };
+        assert!(turn(&mut tickets[1 - comes]).is_none(), "two at the front");
+        assert!(queue.try_front(key()).is_none());
+        drop(front);
+        assert!(matches!(turn(&mut tickets[1 - comes]), Some(Turn::Contend(..))));
+        drop((forgotten, tickets));
+        assert_eq!(queue.census(), (0, 0));
+    }
+}
+
+#[test]
+fn those_who_never_answer_leave_nothing_behind() {
+    for closed in [false, true] {
+        let queue = Queue::new();
+        let forgotten = front(&queue);
+        let mut tickets: Vec<_> = (1..=100).map(|n| behind(&queue, n)).collect();
+        replace_front(&queue, &mut []);
+        assert_eq!(queue.census(), (1, 100));
+        if closed {
+            queue.close();
+            assert!(tickets.iter_mut().all(|ticket| matches!(turn(ticket), Some(Turn::Closed))));
+        }
+        drop(tickets);
+        assert_eq!(queue.census(), (0, 0));
+        drop(forgotten);
+    }
 }
