@@ -91,14 +91,19 @@ impl RetryPolicy {
         self
     }
 
-    /// The delay before retry number `retry` (the first is 0); `random` is uniform in `0.0..1.0`.
+    /// The delay before retry number `retry` (the first is 0); `random` is uniform in `0.0..1.0`, and what is not between
+    /// these counts as the nearest that is, what is no number as zero.
     pub fn delay(&self, retry: u32, random: f64) -> Duration {
         let factor = if self.doubling { 1u32.checked_shl(retry).unwrap_or(u32::MAX) } else { 1 };
         let whole = self.base.checked_mul(factor).unwrap_or(self.cap).min(self.cap);
-        let random = random.clamp(0.0, 1.0);
+        let random = if random.is_nan() { 0.0 } else { random.clamp(0.0, 1.0) };
+        // The longest durations are rounded up to what is none any more.
+        let share = |of: Duration| {
+            Duration::try_from_secs_f64(of.as_secs_f64() * random).unwrap_or(of).min(of)
+        };
         match self.jitter {
-            Jitter::Equal => whole / 2 + (whole / 2).mul_f64(random),
-            Jitter::Full => whole.mul_f64(random),
+            Jitter::Equal => whole / 2 + share(whole / 2),
+            Jitter::Full => share(whole),
             Jitter::None => whole,
         }
     }
@@ -146,6 +151,25 @@ mod tests {
         let base = RetryPolicy::default();
         assert_eq!(base.clone().jitter(Jitter::Full).delay(0, 0.25), MS(25));
         assert_eq!(base.jitter(Jitter::Equal).delay(0, 0.5), MS(75));
+    }
+
+    #[test]
+    fn a_random_number_that_is_none_makes_a_delay_all_the_same() {
+        for longest in [MS(100), Duration::MAX] {
+            for jitter in [Jitter::Equal, Jitter::Full] {
+                let policy = RetryPolicy::fixed(longest).jitter(jitter);
+                let (least, most) = (policy.delay(0, 0.0), policy.delay(0, 1.0));
+                for (random, delay) in [
+                    (f64::NAN, least),
+                    (f64::NEG_INFINITY, least),
+                    (-1e300, least),
+                    (1e300, most),
+                    (f64::INFINITY, most),
+                ] {
+                    assert_eq!(policy.delay(0, random), delay, "{random} with {policy:?}");
+                }
+            }
+        }
     }
 
     #[test]
