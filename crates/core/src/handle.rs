@@ -91,6 +91,7 @@ impl LockHandle {
     /// # Cancel safety
     /// Cancel-safe: if the future is dropped, the release goes on in the background.
     pub async fn release(self) -> Result<(), LockError> {
+        tokio::task::coop::consume_budget().await;
         Finishing::new(self).await
     }
 
@@ -402,6 +403,7 @@ impl Held {
     }
 
     async fn extend_step(&self, by: ExtendBy) -> Result<Duration, LockError> {
+        tokio::task::coop::consume_budget().await;
         self.check()?;
         Engine::check_runtime()?;
         let request = ExtendRequest::new(self.grant.key.clone(), self.grant.secret.clone(), by);

@@ -150,7 +150,8 @@ impl DistributedLock {
     /// What the store reports.
     pub async fn is_locked(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
         let key = self.engine.key(key.as_ref())?;
-        let holder = self.step("is_locked", Some(&key), self.backend().lookup(key.clone())).await;
+        let look = |store: Arc<dyn Backend>| store.lookup(key.clone());
+        let holder = self.step("is_locked", Some(&key), look).await;
         let found = holder.as_ref().is_ok_and(Option::is_some);
         self.engine.events.emit(
             EventKind::Checked { held: found },
@@ -167,7 +168,8 @@ impl DistributedLock {
     /// What the store reports.
     pub async fn lookup(&self, key: impl AsRef<str>) -> Result<Option<LockInfo>, LockError> {
         let key = self.engine.key(key.as_ref())?;
-        let holder = self.step("lookup", Some(&key), self.backend().lookup(key.clone())).await;
+        let look = |store: Arc<dyn Backend>| store.lookup(key.clone());
+        let holder = self.step("lookup", Some(&key), look).await;
         let (found, fence) = match &holder {
             Ok(Some(holder)) => (true, holder.fence),
             _ => (false, None),
@@ -192,7 +194,7 @@ impl DistributedLock {
             // In the form in which the store has its keys: two spellings of one text find the same locks.
             text => self.engine.key(text)?.as_str().to_owned(),
         };
-        let held = self.step("list", None, self.backend().list(prefix, LIST_LIMIT)).await?;
+        let held = self.step("list", None, |store| store.list(prefix, LIST_LIMIT)).await?;
         let mut infos: Vec<_> = held.into_iter().map(|holder| self.engine.info(holder)).collect();
         infos.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(infos)
@@ -206,7 +208,7 @@ impl DistributedLock {
         let key = token.key();
         let ask = ExtendBy::AtLeast(Duration::ZERO);
         let ask = ExtendRequest::new(key.clone(), token.secret().clone(), ask);
-        let answers = self.step("owns", Some(key), self.backend().extend(vec![ask])).await;
+        let answers = self.step("owns", Some(key), |store| store.extend(vec![ask])).await;
         let answer = answers.and_then(|mut answers| match (answers.pop(), answers.is_empty()) {
             (Some(answer), true) => answer.map_err(|error| self.about(key, error)),
             _ => Err(self.about(
@@ -295,8 +297,9 @@ impl DistributedLock {
         let (engine, key) = (&self.engine, token.key());
         let spec = Spec { ttl, ..Spec::clone(&engine.defaults) };
         spec.check(&engine.store).map_err(|error| self.about(key, error))?;
-        let call = self.backend().detach(key.clone(), token.secret().clone(), ttl);
-        let answer = self.step("extend", Some(key), call).await;
+        let extend =
+            |store: Arc<dyn Backend>| store.detach(key.clone(), token.secret().clone(), ttl);
+        let answer = self.step("extend", Some(key), extend).await;
         let answer = answer.and_then(|answer| extended(engine, key, answer));
         match &answer {
             Ok(lease) => engine.events.emit(EventKind::Extended, key, Some(lease.fence), None),
@@ -313,9 +316,11 @@ impl DistributedLock {
     /// otherwise.
     pub async fn release_token(&self, token: &LockToken) -> Result<(), LockError> {
         let key = token.key();
-        self.engine.keeper.revoke(key, |grant| grant.secret == *token.secret());
-        let call = self.backend().release(key.clone(), token.secret().clone());
-        let answer = match self.step("release", Some(key), call).await {
+        let release = |store: Arc<dyn Backend>| {
+            self.engine.keeper.revoke(key, |grant| grant.secret == *token.secret());
+            store.release(key.clone(), token.secret().clone())
+        };
+        let answer = match self.step("release", Some(key), release).await {
             Ok(Release::Released) => Ok(()),
             Ok(Release::NotHeld) => Err(not_held(&self.engine, key)),
             Err(error) => Err(error),
@@ -334,11 +339,13 @@ impl DistributedLock {
     /// [`NotHeld`](crate::ErrorKind::NotHeld) if it is not held with that fence; what the store reports otherwise.
     pub async fn force_release(&self, key: impl AsRef<str>, fence: Fence) -> Result<(), LockError> {
         let key = self.engine.key(key.as_ref())?;
-        if self.engine.store.force_release {
-            self.engine.keeper.revoke(&key, |grant| grant.fence == fence);
-        }
-        let call = self.backend().force_release(key.clone(), fence);
-        match self.step("force_release", Some(&key), call).await? {
+        let release = |store: Arc<dyn Backend>| {
+            if self.engine.store.force_release {
+                self.engine.keeper.revoke(&key, |grant| grant.fence == fence);
+            }
+            store.force_release(key.clone(), fence)
+        };
+        match self.step("force_release", Some(&key), release).await? {
             Release::Released => {
                 tracing::warn!(%key, store = self.engine.store.name, %fence, "a lock was released by force");
                 Ok(())
@@ -355,7 +362,7 @@ impl DistributedLock {
     /// # Errors
     /// What the store reports.
     pub async fn probe(&self) -> Result<Guarantees, LockError> {
-        self.step("probe", None, self.backend().probe()).await
+        self.step("probe", None, |store| store.probe()).await
     }
 
     /// Refuses new locks, and waits for the releases that are still under way: at most five seconds.
@@ -385,19 +392,17 @@ impl DistributedLock {
         }
     }
 
-    fn backend(&self) -> Arc<dyn Backend> {
-        Arc::clone(&self.engine.backend)
-    }
-
     /// One step that is bounded in time and repeated by nobody. Its errors name the key.
     async fn step<T>(
         &self,
         step: &'static str,
         key: Option<&Key>,
-        mut call: Reply<T>,
+        ask: impl FnOnce(Arc<dyn Backend>) -> Reply<T>,
     ) -> Result<T, LockError> {
+        tokio::task::coop::consume_budget().await;
         Engine::check_runtime()?;
         self.engine.check_process()?;
+        let mut call = ask(Arc::clone(&self.engine.backend));
         let answer = within(self.engine.step_timeout, &mut call).await.unwrap_or_else(|| {
             Err(LockError::ambiguous("the store did not answer in time; check that it is up"))
         });

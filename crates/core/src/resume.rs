@@ -30,6 +30,7 @@ pub(crate) async fn resume(
     token: LockToken,
     spec: Arc<Spec>,
 ) -> Result<LockHandle, LockError> {
+    tokio::task::coop::consume_budget().await;
     engine.check_open()?;
     Engine::check_runtime()?;
     let key = token.key().clone();

@@ -73,6 +73,7 @@ impl AcquireAll {
         let (engine, spec) = (Arc::clone(&self.engine), Arc::clone(&self.spec));
         let keys = std::mem::take(&mut self.keys);
         Box::pin(async move {
+            tokio::task::coop::consume_budget().await;
             engine.check_open()?;
             Engine::check_runtime()?;
             let keys = sorted(&engine, &keys)?;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
+use tokio::task::coop::consume_budget;
 use tracing::{Instrument as _, Span};
 
 use crate::backend::{Attempt, Busy, Intent, Lease, Reply, Subscription, WakeUps};
@@ -41,11 +42,15 @@ pub(crate) enum Outcome {
 }
 
 /// Takes the lock `key` as `spec` says.
+///
+/// A store may answer at once, so that no call ever waits. Every call that asks one uses up some of its task's budget,
+/// before anything is sent: otherwise a loop of them would leave the other tasks of its thread no turn.
 pub(crate) async fn acquire(
     engine: Arc<Engine>,
     key: Key,
     spec: Arc<Spec>,
 ) -> Result<Outcome, LockError> {
+    consume_budget().await;
     engine.check_open()?;
     Engine::check_runtime()?;
     // The defaults were checked when they were set.

@@ -177,6 +177,7 @@ async fn a_release_that_outlasts_its_lease_does_not_make_finished_work_a_lost_on
     let key = holdtight_core::Key::new("k").unwrap();
     std::sync::Arc::clone(&store).force_release(key, handle.fence()).await.unwrap();
     assert_eq!(handle.release().await.unwrap_err().kind(), ErrorKind::Lost);
+}
 
 /// As `buffer_unordered` leaves them while its consumer is busy: each was polled, and then none is.
 async fn left_alone(lock: &DistributedLock, count: usize) -> Vec<Acquiring<LockHandle>> {
