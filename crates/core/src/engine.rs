@@ -34,7 +34,7 @@ pub(crate) struct Engine {
     pub(crate) queue: Arc<Queue<Wish>>,
     pub(crate) courtesy: Courtesy,
     pub(crate) returning: Arc<Returning>,
-    /// Put before every key.
+    /// Put before every key, in the form of the store's keys.
     pub(crate) prefix: String,
     pub(crate) defaults: Arc<Spec>,
     /// How long one step of the store may take.
@@ -96,9 +96,7 @@ impl Engine {
         if self.prefix.is_empty() {
             return Key::with_form(text, self.store.key_form);
         }
-        // The user's part is checked first, so that the message names places the user knows.
-        let key = Key::with_form(text, self.store.key_form)?;
-        Key::with_form(&format!("{}{key}", self.prefix), self.store.key_form)
+        Key::behind(&self.prefix, text, self.store.key_form)
     }
 
     /// The key as the user knows it.

@@ -183,7 +183,8 @@ impl DistributedLock {
         Ok(holder?.map(|holder| self.engine.info(holder)))
     }
 
-    /// The locks that are held now and begin with `prefix`, sorted by key, at most [`LIST_LIMIT`].
+    /// The locks that are held now and begin with `prefix`, sorted by key, at most [`LIST_LIMIT`]. The prefix of the builder
+    /// comes before that one, and is not shown.
     ///
     /// # Errors
     /// [`InvalidKey`](crate::ErrorKind::InvalidKey) if no key can begin so,
@@ -457,8 +458,10 @@ impl Builder {
         }
     }
 
-    /// Put before every key: locks with different prefixes do not know each other. The two together may have
-    /// [`Key::MAX_BYTES`].
+    /// Put before every key, as plain text: **end it with a separator**, as in `billing:`. Locks with different prefixes do
+    /// not know each other then. Without it `a` before `bc` and `ab` before `c` are the same lock, and a key whose first
+    /// character would become one with the end of the prefix (an accent, for one) is
+    /// [`InvalidKey`](crate::ErrorKind::InvalidKey). The two together may have [`Key::MAX_BYTES`].
     ///
     /// A store may put a prefix of its own before this one (`holdtight:` on Redis). To share locks with other
     /// programs, set that one, in the store's URL.
@@ -551,14 +554,14 @@ impl Builder {
     /// # Errors
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a limit that the store does not allow;
     /// [`InvalidKey`](crate::ErrorKind::InvalidKey) for a prefix that could not stand in a key.
-    pub fn build(self) -> Result<DistributedLock, LockError> {
+    pub fn build(mut self) -> Result<DistributedLock, LockError> {
         let store = self.parts.backend.capabilities();
         self.parts.defaults.check(&store)?;
         if self.parts.step_timeout.is_zero() {
             return Err(LockError::invalid_config("a step timeout of zero would fail every step"));
         }
         if !self.parts.prefix.is_empty() {
-            Key::with_form(&self.parts.prefix, store.key_form)?;
+            self.parts.prefix = Key::with_form(&self.parts.prefix, store.key_form)?.into();
         }
         Ok(DistributedLock { engine: Engine::new(self.parts) })
     }

@@ -136,3 +136,57 @@ async fn a_wait_ends_when_tokio_says_so_also_if_only_its_clock_is_paused() {
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(error.attempts().unwrap() < 50, "{error}");
 }
+
+/// A store normalises the whole name, and what stands on both sides of the border must not become one character there: the
+/// lock would be known by another name than it was asked for, and not be found again.
+#[tokio::test]
+async fn a_key_that_would_run_into_its_prefix_is_refused_and_all_others_are_found_again() {
+    let clash = [
+        ("cafe", "\u{301}x"),     // composes with the `e`
+        ("\u{1100}", "\u{1161}"), // two parts of one Hangul syllable
+        ("a\u{301}", "\u{323}"),  // marks that are put into another order
+        ("cafe", "\u{301}"),
+    ];
+    for (prefix, key) in clash {
+        let lock = DistributedLock::builder(MemoryStore::new()).prefix(prefix).build().unwrap();
+        for error in [
+            lock.acquire(key).await.unwrap_err(),
+            lock.try_acquire(key).await.unwrap_err(),
+            lock.lookup(key).await.unwrap_err(),
+            lock.list(key).await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::InvalidKey, "{prefix:?} {key:?}");
+            assert!(error.to_string().contains("separator"), "{error}");
+        }
+    }
+    // A prefix is a text like any other: two spellings of it are one.
+    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+    for (prefix, key) in
+        [("cafe:", "\u{301}x"), ("cafe\u{301}", "x"), ("café", "y"), ("", "\u{301}x")]
+    {
+        let lock = Builder::shared(Arc::clone(&store)).prefix(prefix).build().unwrap();
+        let handle = lock.acquire(key).await.unwrap();
+        assert_eq!(handle.key().as_str(), key);
+        let listed = lock.list("").await.unwrap();
+        let found = listed.iter().filter(|info| info.key.as_str() == key).count();
+        assert_eq!(found, 1, "{prefix:?} {key:?} in {listed:?}");
+        handle.detach().await.unwrap();
+    }
+    let keys = |prefix: &str| {
+        let lock = Builder::shared(Arc::clone(&store)).prefix(prefix).build().unwrap();
+        async move { lock.list("").await.unwrap().iter().map(|i| i.key.to_string()).collect::<Vec<_>>() }
+    };
+    assert_eq!(keys("cafe\u{301}").await, ["x", "y"]);
+    assert_eq!(keys("café").await, ["x", "y"]);
+}
+
+/// A prefix is plain text: without a separator at its end, one may go on where another one ends.
+#[tokio::test]
+async fn a_prefix_is_text_before_the_key_and_a_separator_keeps_two_apart() {
+    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+    let with = |prefix: &str| Builder::shared(Arc::clone(&store)).prefix(prefix).build().unwrap();
+    let _held = with("a").acquire("bc").await.unwrap();
+    assert!(with("ab").try_acquire("c").await.unwrap().is_none(), "the same text, the same lock");
+    let _held = with("a:").acquire("bc").await.unwrap();
+    assert!(with("ab:").try_acquire("c").await.unwrap().is_some());
+}

@@ -182,7 +182,10 @@ options! {
 }
 
 impl<S> Builder<S> {
-    /// Put before every key: locks with different prefixes do not know each other. The two together may have
+    /// Put before every key, as plain text: **end it with a separator**, as in `billing:`. Locks with different prefixes do
+    /// not know each other then. Without it `a` before `bc` and `ab` before `c` are the same lock, and a key whose first
+    /// character would become one with the end of the prefix (an accent, for one) is
+    /// [`InvalidKey`](crate::ErrorKind::InvalidKey). The two together may have
     /// [`Key::MAX_BYTES`](crate::Key::MAX_BYTES).
     ///
     /// A store may put a prefix of its own before this one (`holdtight:` on Redis). To share locks with other

@@ -56,7 +56,7 @@ macro_rules! options {
 }
 
 options! {
-    /// Put before every key: locks with different prefixes do not know each other.
+    /// Put before every key, as plain text: end it with a separator, and locks with different prefixes do not know each other.
     prefix(prefix: impl Into<String>);
     /// The lease of each lock. Default 30 s.
     ttl(ttl: Duration);
