@@ -31,6 +31,20 @@ struct Yard {
     finished: Notify,
 }
 
+impl Yard {
+    async fn all_done(&self) {
+        loop {
+            let finished = self.finished.notified();
+            tokio::pin!(finished);
+            finished.as_mut().enable();
+            if self.unfinished.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            finished.await;
+        }
+    }
+}
+
 /// A chore that is counted until it is done, however it ends: also when its runtime is shut down under it.
 struct Bound {
     chore: Option<Chore>,
@@ -106,19 +120,18 @@ impl Reaper {
     }
 
     /// Waits until all chores are done, at most so long. Returns how many are left.
+    ///
+    /// The limit is measured where the chores are: a caller that paused tokio's clock would be at its end at once.
     pub(crate) async fn drain(&self, limit: Duration) -> usize {
-        let all_done = async {
-            loop {
-                let finished = self.yard.finished.notified();
-                tokio::pin!(finished);
-                finished.as_mut().enable();
-                if self.unfinished() == 0 {
-                    return;
-                }
-                finished.await;
+        if self.unfinished() > 0 {
+            let yard = Arc::clone(&self.yard);
+            let done = self.home.spawn(async move {
+                let _ = tokio::time::timeout(limit, yard.all_done()).await;
+            });
+            if let Some(done) = done {
+                let _ = done.await;
             }
-        };
-        let _ = tokio::time::timeout(limit, all_done).await;
+        }
         self.unfinished()
     }
 }

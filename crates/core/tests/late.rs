@@ -6,9 +6,12 @@ mod common;
 use std::future::{Future as _, poll_fn};
 use std::sync::atomic::Ordering;
 use std::task::Poll;
+use std::time::Duration;
 
-use common::{Fault, SECOND, Step, builder, eventually, scripted};
-use holdtight_core::{Acquiring, Backend as _, DistributedLock, ErrorKind, LockHandle};
+use common::{Fault, SECOND, Scripted, Step, builder, eventually, scripted};
+use holdtight_core::{
+    Acquiring, Backend as _, BootClock, DistributedLock, ErrorKind, LockHandle, ManualClock,
+};
 use tokio::time::timeout;
 
 /// The first attempt is given up, the second is granted under the same secret, and its token goes to somebody else. Then
@@ -249,4 +252,16 @@ async fn a_waiter_that_is_polled_again_is_served_before_those_who_came_later() {
     assert!(!later.is_finished());
     again.release().await.unwrap();
     later.await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// Releases run in the background, in real time, while tokio's clock in a test jumps to the end of the limit at once.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_waits_for_releases_also_if_only_tokios_clock_is_paused() {
+    let clock = ManualClock::over(BootClock);
+    let store = Scripted::new(clock.clone());
+    let lock = builder(&store, &clock).build().unwrap();
+    store.next(Step::Release, &[Fault::SlowReply(Duration::from_millis(20))]);
+    drop(lock.acquire("k").await.unwrap());
+    lock.shutdown().await.unwrap();
+    assert!(!store.is_held("k").await);
 }
