@@ -500,7 +500,8 @@ impl Builder {
         self
     }
 
-    /// Ends every lock after so long, however often it is renewed.
+    /// Ends every lock after so long, however often it is renewed. The handle has lost it then; others get it when the
+    /// handle is dropped, or when the lease ends that was asked for last.
     pub fn max_hold(mut self, most: Duration) -> Self {
         self.parts.defaults.max_hold = Some(most);
         self
