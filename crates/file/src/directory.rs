@@ -4,17 +4,16 @@
 //! directory is judged before it is used, whoever made it. A directory that holds anything else is not taken for a store.
 
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use holdtight_core::LockError;
-use rustix::fs::{CWD, Mode, OFlags, fchmod, mkdirat, openat};
+use rustix::fs::{Mode, OFlags, fchmod, mkdirat, openat};
 
 use crate::error;
 use crate::failpoint;
@@ -22,7 +21,8 @@ use crate::filesystem::{self, FileSystem};
 use crate::folder::{AS_DIRECTORY, Folder, QUIET, names_in, open_directory};
 use crate::look::{Found, look_at, look_up};
 use crate::names::{InLive, InNew, Name, hex, part_of, record_in};
-use crate::trust::{self, Access, Inside, judge_inside, judge_root};
+use crate::trust::{self, Access, Doubt, Inside, judge_inside, judge_root};
+use crate::way::{Arrived, walk};
 
 /// The file with the facts about the whole store, which also says that this is one.
 pub(crate) const LEDGER: &str = "store";
@@ -40,6 +40,8 @@ const MAKER_PAUSE: Duration = Duration::from_millis(10);
 /// A directory that was found fit for locks.
 #[derive(Debug)]
 pub(crate) struct Directory {
+    /// The path that was asked for, absolute, with the links that are in it.
+    asked: PathBuf,
     pub(crate) root: Folder,
     /// Where the records are, in up to 256 parts.
     pub(crate) keys: Folder,
@@ -67,6 +69,15 @@ enum Missing {
     MakeForGood,
 }
 
+/// What a directory inside the store has to fit to.
+#[derive(Clone, Copy, Debug)]
+struct Terms<'d> {
+    store: &'d Path,
+    access: Access,
+    group: u32,
+    me: u32,
+}
+
 /// Where a store's path leads by now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whereabouts {
@@ -79,53 +90,53 @@ impl Directory {
     /// Creates what is missing, and checks what is there.
     pub(crate) fn open(path: &Path) -> Result<Self, LockError> {
         let me = rustix::process::geteuid().as_raw();
-        if !path.exists() {
-            create(path, me)?;
-        }
-        // Links on the way there are the user's affair; what counts is the directory at the end.
-        let root = path.canonicalize().map_err(|source| error::io("open", path, source))?;
+        let asked = std::path::absolute(path).map_err(|source| error::io("open", path, source))?;
+        let Arrived { opened: there, path: root } = walk(&asked, me, true)?;
         let opening = |source| error::io("open", &root, source);
-        let (opened, found) = open_directory(CWD, &root).map_err(opening)?;
+        let (opened, found) = open_directory(&there, ".").map_err(opening)?;
         let opened = File::from(opened);
         let file_system = filesystem::of(&opened).map_err(opening)??;
-        let unfit = |why: &str| {
-            LockError::invalid_config(format!("the directory {} {why}", root.display()))
-        };
-        let access = judge_root(found.owner, found.mode, me).map_err(|why| unfit(&why))?;
+        let whole = format!("the directory {}", root.display());
+        let access = judge_root(found.owner, found.mode, me)
+            .map_err(|doubt| error::unfit(&root, &whole, &doubt))?;
         if access == Access::Own && !is_really_mine(&opened).map_err(opening)? {
-            return Err(unfit(
-                "belongs to a user whom this user namespace does not know; choose your own",
-            ));
+            return Err(error::unfit(&root, &whole, &trust::unknown_owner()));
         }
         if let Some(foreign) = foreign_contents(&opened).map_err(opening)? {
-            return Err(unfit(&format!(
-                "has contents that are not holdtight's ({}), and no file `{LEDGER}` that would \
-                 make it a store; choose an empty directory, or a new one",
+            return Err(LockError::invalid_config(format!(
+                "{whole} has contents that are not holdtight's ({}), and no file `{LEDGER}` that \
+                 would make it a store; choose an empty directory, or a new one",
                 foreign.display()
             )));
         }
         let group = found.group;
         let root = Folder::new(opened.into(), root, &found, access);
         let inside = |name| {
-            let made = open_inside(&root, name, access, group, me, Missing::MakeForGood)?;
+            let terms = Terms { store: root.path(), access, group, me };
+            let made = open_inside(&root, name, terms, Missing::MakeForGood)?;
             made.ok_or_else(|| LockError::internal("a directory that was just made is not there"))
         };
         let (keys, live, new) = (inside("keys")?, Arc::new(inside("live")?), inside("new")?);
         let (seen_at, judged) = (AtomicU64::new(0), Default::default());
-        Ok(Self { root, keys, live, new, access, file_system, group, me, seen_at, judged })
+        Ok(Self { asked, root, keys, live, new, access, file_system, group, me, seen_at, judged })
     }
 
-    /// Looks again at the directory and those in it: somebody may have changed their modes since.
+    /// Looks again at the directory, those in it and the way to it: somebody may have changed their modes since.
     pub(crate) fn judge_again(&self) -> Result<(), LockError> {
         let path = self.path();
+        walk(&self.asked, self.me, false)?;
         let found = look_at(&self.root).map_err(|source| error::io("open", path, source))?;
-        judge_root(found.owner, found.mode, self.me).map_err(|why| {
-            LockError::invalid_config(format!("the directory {} {why}", path.display()))
+        judge_root(found.owner, found.mode, self.me).map_err(|doubt| {
+            error::unfit(path, &format!("the directory {}", path.display()), &doubt)
         })?;
         for name in ["keys", "live", "new"] {
-            open_inside(&self.root, name, self.access, self.group, self.me, Missing::Skip)?;
+            open_inside(&self.root, name, self.terms(), Missing::Skip)?;
         }
         Ok(())
+    }
+
+    fn terms(&self) -> Terms<'_> {
+        Terms { store: self.path(), access: self.access, group: self.group, me: self.me }
     }
 
     /// The path of the store.
@@ -234,7 +245,7 @@ impl Directory {
     pub(crate) fn part(&self, number: u8, make: bool) -> Result<Option<Folder>, LockError> {
         let name = hex(&[number]);
         let missing = if make { Missing::Make } else { Missing::Skip };
-        let part = open_inside(&self.keys, &name, self.access, self.group, self.me, missing)?;
+        let part = open_inside(&self.keys, &name, self.terms(), missing)?;
         if part.is_some() {
             let bits = &self.judged[usize::from(number / 64)];
             bits.fetch_or(1 << (number % 64), Ordering::Relaxed);
@@ -270,31 +281,6 @@ impl Directory {
         }
         Err(error::io("create", &self.path_of(name), io::ErrorKind::NotFound.into()))
     }
-}
-
-/// Makes the directory of a store, and those above it.
-fn create(path: &Path, me: u32) -> Result<(), LockError> {
-    let above = path.ancestors().skip(1).find_map(|above| {
-        let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
-        fs::metadata(above).ok().map(|found| (above, found.uid()))
-    });
-    // Whoever runs a program with the home of somebody else would leave directories there that its owner cannot use.
-    if let Some((above, owner)) = above
-        && owner != me
-        && owner != 0
-    {
-        return Err(LockError::invalid_config(format!(
-            "{} would be made by you (user {me}) in {}, which belongs to user {owner}, who could \
-             not use it: is HOME that of another user? Name the directory, as in file:/var/lib/locks",
-            path.display(),
-            above.display()
-        )));
-    }
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(|source| error::no_directory(path, source))
 }
 
 /// Users whom a namespace does not know all show the same number, which may also be one's own. Only the owner may
@@ -346,13 +332,12 @@ fn foreign_contents(root: &File) -> io::Result<Option<PathBuf>> {
 fn open_inside(
     parent: &Folder,
     name: &str,
-    access: Access,
-    group: u32,
-    me: u32,
+    terms: Terms<'_>,
     missing: Missing,
 ) -> Result<Option<Folder>, LockError> {
     let path = parent.path_of(name);
-    let unfit = |why: &str| LockError::invalid_config(format!("{} {why}", path.display()));
+    let Terms { store, access, group, me } = terms;
+    let unfit = |doubt: &Doubt| error::unfit(store, &path.display().to_string(), doubt);
     let mut waits = 0;
     for _ in 0..TRIES {
         let (opened, found) = match open_directory(parent, name) {
@@ -369,11 +354,7 @@ fn open_inside(
             }
             Err(source) => match parent.look(name) {
                 Ok(found) if !found.kind.is_dir() => {
-                    return Err(unfit(&format!(
-                        "is {} where the store keeps a directory; nothing in it is touched; \
-                         remove it",
-                        found.what()
-                    )));
+                    return Err(unfit(&trust::no_directory(&found)));
                 }
                 Ok(found) if source.kind() == io::ErrorKind::PermissionDenied => (None, found),
                 _ => return Err(error::io("open", &path, source)),
@@ -399,14 +380,16 @@ fn open_inside(
                 if let Err(source) = parent.remove_empty(name)
                     && source.kind() != io::ErrorKind::NotFound
                 {
-                    return Err(unfit(&format!(
-                        "was left half-made by user {}, who or root has to run `chmod 2770` on it",
+                    let why = "was left half-made by user";
+                    return Err(LockError::invalid_config(format!(
+                        "{} {why} {}, who or root has to run `chmod 2770` on it",
+                        path.display(),
                         found.owner
                     ))
                     .with_source(source));
                 }
             }
-            (Inside::Unfit(why), _) => return Err(unfit(&why)),
+            (Inside::Unfit(doubt), _) => return Err(unfit(&doubt)),
             (Inside::Fit | Inside::HalfMade, None) => {
                 return Err(error::io("open", &path, io::ErrorKind::PermissionDenied.into()));
             }

@@ -5,7 +5,9 @@
 use std::io::{self, ErrorKind as Io};
 use std::path::Path;
 
-use holdtight_core::{ErrorKind, LockError};
+use holdtight_core::{ErrorKind, Finding, Guarantees, Level, LockError};
+
+use crate::trust::Doubt;
 
 /// A system call on `path` failed before it changed anything.
 #[cold]
@@ -33,6 +35,20 @@ pub(crate) fn no_directory(path: &Path, source: io::Error) -> LockError {
         _ => return io("create", path, source),
     };
     LockError::new(kind, format!("cannot create {}: {why}", path.display())).with_source(source)
+}
+
+/// The store in `store` is not fit for locks because of `what`: refused, with what `doctor` has to say about it.
+#[cold]
+pub(crate) fn unfit(store: &Path, what: &str, doubt: &Doubt) -> LockError {
+    let Doubt { why, fix } = doubt;
+    let finding = Finding::new(Level::Unsafe, "access", format!("{what} {why}")).fix(fix.clone());
+    LockError::invalid_config(format!("{what} {why}; {fix}"))
+        .with_guarantees(Guarantees::new(name_of(store), vec![finding]))
+}
+
+/// What a store is called in a report about it.
+pub(crate) fn name_of(store: &Path) -> String {
+    format!("file store in {}", store.display())
 }
 
 /// A system call failed after the change was handed to the file system.

@@ -8,7 +8,8 @@
 //!   new/             files on their way to their place
 //! ```
 //!
-//! Nothing else in the directory is touched: all is reached through descriptors, and no link is followed.
+//! Nothing else in the directory is touched: all is reached through descriptors, and no link is followed. On the way to
+//! it, only root and this user may be able to put something else in its place.
 //!
 //! A step locks the file of its key (`flock`) for microseconds, reads the record, decides, and writes it back by
 //! one write inside one page. The lock of the user is what the record says, not the `flock`.
@@ -44,6 +45,8 @@ mod folder;
 #[cfg(unix)]
 mod frame;
 #[cfg(unix)]
+mod groups;
+#[cfg(unix)]
 mod kept;
 #[cfg(unix)]
 mod ledger;
@@ -75,6 +78,8 @@ mod trust;
 mod unsupported;
 #[cfg(unix)]
 mod wake;
+#[cfg(unix)]
+mod way;
 
 pub use config::Config;
 #[cfg(unix)]

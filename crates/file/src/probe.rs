@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use holdtight_core::{Finding, Guarantees, Level, LockError};
 
 use crate::directory::{Directory, LEDGER};
+use crate::error;
 use crate::folder::Folder;
 use crate::names::{InLive, InNew, name_of, part_of, record_in};
 use crate::place::misplaced;
@@ -26,7 +27,7 @@ impl FileStore {
         findings.extend(self.foreign_found()?);
         findings.extend([self.durability(), self.clock(), self.wake_ups()]);
         tracing::debug!(high_water = facts.high_water, "probed the file store");
-        Ok(Guarantees::new(format!("file store in {}", self.directory.path().display()), findings))
+        Ok(Guarantees::new(error::name_of(self.directory.path()), findings))
     }
 
     fn scope(&self) -> Finding {
@@ -130,6 +131,9 @@ impl FileStore {
 
     fn access(&self) -> Finding {
         if let Err(error) = self.directory.judge_again() {
+            if let Some(found) = error.guarantees().and_then(|found| found.findings.first()) {
+                return found.clone();
+            }
             let found = format!("not only those who should can touch the locks: {error}");
             return Finding::new(Level::Unsafe, "access", found);
         }

@@ -6,12 +6,12 @@
 mod support;
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdtight_core::{AcquireRequest, Attempt, Backend, ErrorKind, Key, LockError, Secret};
+use holdtight_core::{AcquireRequest, Attempt, Backend, ErrorKind, Key, Level, LockError, Secret};
 use holdtight_file::{Config, FileStore};
 use support::{ForOthers, block_on, is_root, role, run, say};
 
@@ -187,6 +187,127 @@ fn what_somebody_else_planted_in_ones_own_directory_is_refused() {
         chown(theirs, Some(0), None).unwrap();
     }
     assert!(!try_acquire(&fresh(), "k").unwrap(), "and with all as it was, it is held");
+}
+
+/// A directory in `parent` with this owner, group and mode.
+fn directory(parent: &Path, name: &str, owner: u32, group: u32, mode: u32) -> PathBuf {
+    let path = parent.join(name);
+    fs::create_dir(&path).unwrap();
+    chown(&path, Some(owner), Some(group)).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+    path
+}
+
+#[test]
+fn what_others_could_exchange_on_the_way_to_the_store_is_refused() {
+    if !is_root("giving directories away") {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    let target = directory(place, "target", 0, 0, 0o700);
+    let link = |parent: &Path, owner| {
+        let link = parent.join("link");
+        symlink(&target, &link).unwrap();
+        lchown(&link, Some(owner), None).unwrap();
+        link
+    };
+    let sticky = directory(place, "sticky", 0, 0, 0o1777);
+    let groups = directory(place, "groups", 0, GROUP, 0o2770);
+    let open_to_all = directory(place, "open", 0, 0, 0o777);
+    let theirs = directory(place, "theirs", MALLORY, MALLORY, 0o755);
+    let in_sticky = directory(&sticky, "theirs", MALLORY, MALLORY, 0o755);
+    let by_link = link(&sticky, MALLORY);
+    let through = place.join("through");
+    symlink(open_to_all.join("locks"), &through).unwrap();
+    for (asked, what) in [
+        (by_link.clone(), "sticky/link"),
+        (by_link.join("below"), "sticky/link"),
+        (link(&groups, 0), "groups"),
+        (link(&directory(place, "plain", 0, 0, 0o755), MALLORY), "plain/link"),
+        (directory(&open_to_all, "locks", 0, 0, 0o700), "open"),
+        (open_to_all.join("new/locks"), "open"),
+        (through, "open"),
+        (directory(&groups, "locks", 0, 0, 0o700), "groups"),
+        (directory(&groups, "shared", 0, GROUP, 0o2770), "groups"),
+        (directory(&theirs, "locks", 0, 0, 0o700), "theirs"),
+        (theirs.join("new"), "theirs"),
+        (directory(&in_sticky, "locks", 0, 0, 0o700), "sticky/theirs"),
+    ] {
+        let before = contents(place);
+        let error = open(&asked).expect_err(&format!("{} was trusted", asked.display()));
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+        let (text, culprit) = (error.to_string(), place.join(what));
+        let named = format!("{}, on the way to the store, ", culprit.display());
+        assert!(text.contains(&named), "{}: {text}", asked.display());
+        let guarantees = error.guarantees().expect("what doctor says");
+        assert_eq!(guarantees.level(), Level::Unsafe);
+        assert!(guarantees.findings[0].fix.is_some(), "{guarantees}");
+        assert_eq!(contents(place), before, "a refusal leaves all as it was");
+    }
+}
+
+#[test]
+fn a_way_that_becomes_unsafe_is_told_by_a_store_in_use() {
+    let place = tempfile::tempdir().unwrap();
+    let parent = place.path().join("parent");
+    let store = Arc::new(open(&parent.join("locks")).unwrap());
+    let level = || block_on(Arc::clone(&store).probe()).unwrap().level();
+    assert!(level() < Level::Unsafe);
+    fs::set_permissions(&parent, Permissions::from_mode(0o777)).unwrap();
+    assert_eq!(level(), Level::Unsafe);
+    fs::set_permissions(&parent, Permissions::from_mode(0o1777)).unwrap();
+    assert!(level() < Level::Unsafe, "nobody else can rename what is in it");
+}
+
+#[test]
+fn ways_that_nobody_else_can_change_lead_to_one_store() {
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path().canonicalize().unwrap();
+    let (sticky, mine) = (place.join("sticky"), place.join("mine"));
+    for (directory, mode) in [(&sticky, 0o1777), (&mine, 0o711)] {
+        fs::create_dir(directory).unwrap();
+        fs::set_permissions(directory, Permissions::from_mode(mode)).unwrap();
+    }
+    let locks = mine.join("deep/locks");
+    assert_eq!(open(&locks).unwrap().directory(), locks);
+    symlink("../mine/deep", sticky.join("relative")).unwrap();
+    symlink(sticky.join("relative"), place.join("absolute")).unwrap();
+    let upwards = mine.join("deep/../../absolute/locks");
+    let (by_one, by_two) = (sticky.join("relative/locks"), place.join("absolute/locks/."));
+    for way in [by_one, by_two, upwards, Path::new("/..").join(locks.strip_prefix("/").unwrap())] {
+        let store = open(&way).unwrap_or_else(|error| panic!("{}: {error}", way.display()));
+        assert_eq!(store.directory(), locks, "{}", way.display());
+    }
+    // In a directory of everybody, as /tmp is.
+    assert_eq!(open(&sticky.join("locks")).unwrap().directory(), sticky.join("locks"));
+    // Links that lead nowhere, or in a circle.
+    symlink("circle", place.join("circle")).unwrap();
+    symlink("nowhere", place.join("dangling")).unwrap();
+    for wrong in ["circle", "circle/locks", "dangling", "dangling/locks"] {
+        let error = open(&place.join(wrong)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{wrong}: {error}");
+        assert!(error.to_string().contains("symbolic link"), "{wrong}: {error}");
+    }
+    assert!(!place.join("nowhere").exists());
+}
+
+#[test]
+fn a_home_that_only_its_users_own_group_can_write_to_is_good_for_a_store() {
+    if !is_root("becoming other users") {
+        return;
+    }
+    let parent = tempfile::tempdir().unwrap();
+    let others = ForOthers::in_place(parent.path());
+    // Nobody but root may list what is above the home.
+    let above = directory(parent.path(), "above", 0, 0, 0o711);
+    for (group, outcome) in [(ALICE, "fine"), (GROUP, "is writable for its group")] {
+        let home = directory(&above, &format!("home-{group}"), ALICE, group, 0o775);
+        let locks = home.join(".local/state/holdtight");
+        let mut worker = others.start(ALICE, Some(GROUP), "look around", &locks, &[]);
+        let said = worker.next().unwrap_or_default();
+        assert!(said.contains(outcome), "group {group}: {said}");
+    }
 }
 
 /// A directory that root made for a group, and the program for its members.
