@@ -3,7 +3,8 @@
 mod support;
 
 use std::io::Read as _;
-use std::process::Stdio;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use support::{DEADLINE, Ending, Home, eventually, names};
@@ -97,6 +98,52 @@ fn a_record_that_cannot_be_read_is_shown_by_ls_status_and_doctor() {
     assert!(records.unwrap()["found"].as_str().unwrap().contains(path), "{doctor}");
 }
 
+#[test]
+fn whatever_stands_in_the_place_of_a_record_is_the_same_error() {
+    let home = Home::new();
+    home.acquire("k");
+    let path = one_record(&home);
+    let ledger = home.path(".local/state/holdtight/store");
+    for what in ["a symbolic link", "a socket", "a pipe", "a directory"] {
+        let away = home.path("away");
+        let put = |path: &std::path::Path| {
+            std::fs::rename(path, &away).unwrap();
+            match what {
+                "a symbolic link" => std::os::unix::fs::symlink(&away, path).unwrap(),
+                "a socket" => {
+                    // The address of a socket is shorter than a path may be.
+                    let short = home.path("s");
+                    drop(std::os::unix::net::UnixListener::bind(&short).unwrap());
+                    std::fs::rename(short, path).unwrap();
+                }
+                "a directory" => std::fs::create_dir(path).unwrap(),
+                _ => assert!(Command::new("mkfifo").arg(path).status().unwrap().success()),
+            }
+        };
+        let put_back = |path: &std::path::Path| {
+            if what == "a directory" {
+                std::fs::remove_dir(path).unwrap();
+            } else {
+                std::fs::remove_file(path).unwrap();
+            }
+            std::fs::rename(&away, path).unwrap();
+        };
+        put(&path);
+        for line in ["status k", "run -n k true", "acquire -n k", "wait k -w 1s"] {
+            home.call(line).refused(70, &[path.to_str().unwrap(), "is not a file but ", what]);
+        }
+        put_back(&path);
+        // Without the ledger there is no store.
+        put(&ledger);
+        let told = home.call("status k").refused(64, &[ledger.to_str().unwrap(), what]);
+        assert_eq!(told.err.matches("is not a file").count(), 1, "{}", told.err);
+        let doctor = home.call("doctor");
+        assert!(doctor.code == 1 && doctor.out.contains(what), "{}{}", doctor.out, doctor.err);
+        put_back(&ledger);
+        assert_eq!(home.call("status k").code, 0);
+    }
+}
+
 /// The one record of the store of this home.
 fn one_record(home: &Home) -> std::path::PathBuf {
     let first = |path| std::fs::read_dir(path).unwrap().next().unwrap().unwrap().path();
@@ -173,6 +220,35 @@ fn doctor_says_what_the_store_promises() {
 
     let memory = home.call("--store memory: doctor");
     assert!(memory.out.contains("memory"), "{}", memory.out);
+}
+
+#[test]
+fn doctor_reports_on_a_directory_that_is_refused_as_unsafe() {
+    let home = Home::new();
+    home.call("status k");
+    let store = home.path(".local/state/holdtight");
+    let mode = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for (path, safe) in
+        [(&store, 0o700), (&store.join("keys"), 0o700), (&home.path(".local"), 0o755)]
+    {
+        mode(path, 0o777);
+        let named = path.to_str().unwrap();
+        home.call("status k").refused(64, &[named, "everybody"]);
+        let told = home.call("doctor");
+        assert_eq!((told.code, told.err.as_str()), (1, ""), "{named}");
+        assert!(told.out.starts_with("file store in "), "{}", told.out);
+        assert!(told.out.contains("unsafe   access: "), "{}", told.out);
+        assert!(told.out.contains(named) && told.out.contains("fix: "), "{}", told.out);
+        let told = home.call("doctor --json");
+        let json = told.json();
+        assert_eq!((told.code, &json["level"]), (1, &"unsafe".into()), "{json}");
+        assert!(json["findings"][0]["found"].as_str().unwrap().contains(named), "{json}");
+        assert!(json["findings"][0]["fix"].is_string(), "{json}");
+        mode(path, safe);
+        home.call("doctor").succeeded();
+    }
 }
 
 #[test]

@@ -95,7 +95,8 @@ impl Directory {
         let opening = |source| error::io("open", &root, source);
         let (opened, found) = open_directory(&there, ".").map_err(opening)?;
         let opened = File::from(opened);
-        let file_system = filesystem::of(&opened).map_err(opening)??;
+        let file_system =
+            filesystem::of(&opened).map_err(opening)?.map_err(|name| error::remote(&root, name))?;
         let whole = format!("the directory {}", root.display());
         let access = judge_root(found.owner, found.mode, me)
             .map_err(|doubt| error::unfit(&root, &whole, &doubt))?;
@@ -217,7 +218,14 @@ impl Directory {
         match part.open_file(&hex(&name[1..]), write) {
             Ok(file) => Ok(Some(file)),
             Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(error::io("open", &self.path_of(name), source)),
+            Err(source) => {
+                let path = self.path_of(name);
+                // A link, a socket or a directory cannot even be opened as a file.
+                if let Ok(found) = part.look(hex(&name[1..])) {
+                    self.check_file(&found, &path)?;
+                }
+                Err(error::io("open", &path, source))
+            }
         }
     }
 
@@ -255,8 +263,15 @@ impl Directory {
 
     /// Whether a file of the store is what it should be.
     pub(crate) fn check_file(&self, found: &Found, path: &Path) -> Result<(), LockError> {
+        trust::judge_file(self.access, found, self.me).map_err(|Doubt { why, fix }| {
+            LockError::internal(format!("{} {why}; {fix}", path.display()))
+        })
+    }
+
+    /// The same of the ledger, without which there is no store.
+    pub(crate) fn check_ledger(&self, found: &Found, path: &Path) -> Result<(), LockError> {
         trust::judge_file(self.access, found, self.me)
-            .map_err(|why| LockError::internal(format!("{} {why}", path.display())))
+            .map_err(|doubt| error::unfit(self.path(), &path.display().to_string(), &doubt))
     }
 
     /// Gives the finished file `made` in `new` its place as the file of a key, and tells in which part that is.

@@ -40,9 +40,24 @@ pub(crate) fn no_directory(path: &Path, source: io::Error) -> LockError {
 /// The store in `store` is not fit for locks because of `what`: refused, with what `doctor` has to say about it.
 #[cold]
 pub(crate) fn unfit(store: &Path, what: &str, doubt: &Doubt) -> LockError {
-    let Doubt { why, fix } = doubt;
-    let finding = Finding::new(Level::Unsafe, "access", format!("{what} {why}")).fix(fix.clone());
-    LockError::invalid_config(format!("{what} {why}; {fix}"))
+    refused(store, "access", &format!("{what} {}", doubt.why), &doubt.fix)
+}
+
+/// The same because of the file system that it is on.
+#[cold]
+pub(crate) fn remote(store: &Path, file_system: &str) -> LockError {
+    let why = format!(
+        "the directory is on {file_system}, where file locks and cached records of several \
+         machines may disagree and two holders could be granted"
+    );
+    let fix =
+        "use a directory on a local disk, or a store that has a server (redis:, postgres:, etcd:)";
+    refused(store, "file system", &why, fix)
+}
+
+fn refused(store: &Path, subject: &str, why: &str, fix: &str) -> LockError {
+    let finding = Finding::new(Level::Unsafe, subject, why).fix(fix);
+    LockError::invalid_config(format!("{why}; {fix}"))
         .with_guarantees(Guarantees::new(name_of(store), vec![finding]))
 }
 

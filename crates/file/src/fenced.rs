@@ -113,7 +113,10 @@ impl FencedFile {
         let directory =
             parent.canonicalize().map_err(|source| error::io("open", parent, source))?;
         let opening = |source| error::io("open", &directory, source);
-        let _ = filesystem::of(&File::open(&directory).map_err(opening)?).map_err(opening)??;
+        let file_system = filesystem::of(&File::open(&directory).map_err(opening)?);
+        if let Err(name) = file_system.map_err(opening)? {
+            return Err(error::remote(&directory, name));
+        }
         Ok(Self { path: directory.join(name), directory, patience: PATIENCE })
     }
 

@@ -3,8 +3,6 @@
 //! A network file system may forget, delay or not share file locks and cached pages, so two machines, or two
 //! virtual machines on one host, would each believe their own copy. The decision is a pure function of the type.
 
-use holdtight_core::LockError;
-
 /// What is known about the file system under a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileSystem {
@@ -14,8 +12,11 @@ pub(crate) struct FileSystem {
     pub(crate) volatile: bool,
 }
 
+/// The name of a file system that several machines may share.
+pub(crate) type Remote = &'static str;
+
 /// Reads the type of the file system that `directory` is on.
-pub(crate) fn of(directory: &std::fs::File) -> std::io::Result<Result<FileSystem, LockError>> {
+pub(crate) fn of(directory: &std::fs::File) -> std::io::Result<Result<FileSystem, Remote>> {
     let stat = rustix::fs::fstatfs(directory)?;
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
@@ -31,7 +32,7 @@ pub(crate) fn of(directory: &std::fs::File) -> std::io::Result<Result<FileSystem
     {
         const LOCAL: u64 = 0x1000; // MNT_LOCAL, the same on macOS and the BSDs
         Ok(if u64::from(stat.f_flags) & LOCAL == 0 {
-            Err(refusal("a file system that is not local"))
+            Err("a file system that is not local")
         } else {
             Ok(FileSystem { name: "a local file system".into(), volatile: false })
         })
@@ -40,7 +41,7 @@ pub(crate) fn of(directory: &std::fs::File) -> std::io::Result<Result<FileSystem
 
 /// Judges a file system by the magic number that `statfs` gives on Linux.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) fn by_magic(magic: u32) -> Result<FileSystem, LockError> {
+pub(crate) fn by_magic(magic: u32) -> Result<FileSystem, Remote> {
     let remote = match magic {
         0x6969 => "NFS",
         0x517B | 0xFE53_4D42 | 0xFF53_4D42 => "SMB/CIFS",
@@ -61,7 +62,7 @@ pub(crate) fn by_magic(magic: u32) -> Result<FileSystem, LockError> {
         _ => "",
     };
     if !remote.is_empty() {
-        return Err(refusal(remote));
+        return Err(remote);
     }
     let (name, volatile) = match magic {
         0xEF53 => ("ext4", false),
@@ -76,15 +77,6 @@ pub(crate) fn by_magic(magic: u32) -> Result<FileSystem, LockError> {
         other => return Ok(FileSystem { name: format!("type {other:#x}"), volatile: false }),
     };
     Ok(FileSystem { name: name.into(), volatile })
-}
-
-#[cold]
-fn refusal(name: &str) -> LockError {
-    LockError::invalid_config(format!(
-        "the directory is on {name}, where file locks and cached records of several machines may \
-         disagree and two holders could be granted; use a directory on a local disk, or a store that \
-         has a server (redis:, postgres:, etcd:)"
-    ))
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -105,9 +97,8 @@ mod tests {
             (0x4750_4653, "GPFS"),
         ];
         for (magic, name) in magics {
-            let error = by_magic(magic).unwrap_err();
-            assert_eq!(error.kind(), holdtight_core::ErrorKind::InvalidConfig);
-            assert!(error.to_string().contains(name), "{error}");
+            let found = by_magic(magic).unwrap_err();
+            assert!(found.contains(name), "{found}");
         }
     }
 

@@ -73,13 +73,17 @@ impl Ledger {
                 Ok((file, read_only)) => {
                     let found =
                         look_at(&file).map_err(|source| error::io("open", &path, source))?;
-                    directory.check_file(&found, &path).map_err(|error| {
-                        LockError::invalid_config(error.to_string()).with_source(error)
-                    })?;
+                    directory.check_ledger(&found, &path)?;
                     return Ok(Self { file, path, turn: Mutex::new(()), read_only });
                 }
                 Err(source) if source.kind() == std::io::ErrorKind::NotFound => {}
-                Err(source) => return Err(error::io("open", &path, source)),
+                Err(source) => {
+                    // A link, a socket or a directory cannot even be opened as a file.
+                    if let Ok(found) = directory.root.look(LEDGER) {
+                        directory.check_ledger(&found, &path)?;
+                    }
+                    return Err(error::io("open", &path, source));
+                }
             }
             let mut random = [0; 16];
             getrandom::fill(&mut random).map_err(|source| {

@@ -211,16 +211,16 @@ pub(crate) fn judge_inside(access: Access, group: u32, found: &Found, me: u32) -
 }
 
 /// Whether a file of a store with this access can be trusted by `me`, or what is wrong with it.
-pub(crate) fn judge_file(access: Access, found: &Found, me: u32) -> Result<(), String> {
+pub(crate) fn judge_file(access: Access, found: &Found, me: u32) -> Result<(), Doubt> {
     if !found.is_file() {
-        return Err(format!(
-            "is not a file but {}; remove it: nothing but holdtight writes there",
-            found.what()
+        return Err(Doubt::new(
+            format!("is not a file but {}", found.what()),
+            "remove it: nothing but holdtight writes there",
         ));
     }
     match access {
         Access::Own if found.owner != me => {
-            Err(format!("{}; if nobody holds a lock, remove it", belongs(found.owner, me)))
+            Err(Doubt::new(belongs(found.owner, me), "if nobody holds a lock, remove it"))
         }
         _ => Ok(()),
     }
