@@ -107,8 +107,9 @@ impl Key {
 
     /// Validates `text` and puts `prefix` before it, which has that form already.
     ///
-    /// A key whose first character would become one with the end of the prefix is refused: by the name that it would get
-    /// it could not be told from the keys of other prefixes, nor be shown as it was asked for.
+    /// A key whose first character would become one with the end of the prefix is refused: by the
+    /// name that it would get it could not be told from the keys of other prefixes, nor be shown as
+    /// it was asked for.
     pub(crate) fn behind(prefix: &str, text: &str, form: KeyForm) -> Result<Self, LockError> {
         // The user's part is checked first, so that the message names places the user knows.
         let key = Self::with_form(text, form)?;
@@ -116,7 +117,7 @@ impl Key {
         let whole = Self::with_form(&joined, form)?;
         if whole.as_str() != joined {
             return Err(LockError::invalid_key(format!(
-                "the key {} would run into the prefix {}; end the prefix with a separator, such as a colon",
+                "the key {} would run into the prefix {}; end the prefix with a separator, as `:`",
                 shown(text),
                 shown(prefix),
             )));

@@ -183,8 +183,8 @@ impl DistributedLock {
         Ok(holder?.map(|holder| self.engine.info(holder)))
     }
 
-    /// The locks that are held now and begin with `prefix`, sorted by key, at most [`LIST_LIMIT`]. The prefix of the builder
-    /// comes before that one, and is not shown.
+    /// The locks that are held now and begin with `prefix`, sorted by key, at most [`LIST_LIMIT`].
+    /// The prefix of the builder comes before that one, and is not shown.
     ///
     /// # Errors
     /// [`InvalidKey`](crate::ErrorKind::InvalidKey) if no key can begin so,
@@ -458,10 +458,11 @@ impl Builder {
         }
     }
 
-    /// Put before every key, as plain text: **end it with a separator**, as in `billing:`. Locks with different prefixes do
-    /// not know each other then. Without it `a` before `bc` and `ab` before `c` are the same lock, and a key whose first
-    /// character would become one with the end of the prefix (an accent, for one) is
-    /// [`InvalidKey`](crate::ErrorKind::InvalidKey). The two together may have [`Key::MAX_BYTES`].
+    /// Put before every key, as plain text: **end it with a separator**, as in `billing:`. Locks
+    /// with different prefixes do not know each other then. Without it `a` before `bc` and `ab`
+    /// before `c` are the same lock, and a key whose first character would become one with the end
+    /// of the prefix (an accent, for one) is [`InvalidKey`](crate::ErrorKind::InvalidKey). The two
+    /// together may have [`Key::MAX_BYTES`].
     ///
     /// A store may put a prefix of its own before this one (`holdtight:` on Redis). To share locks with other
     /// programs, set that one, in the store's URL.
@@ -500,8 +501,8 @@ impl Builder {
         self
     }
 
-    /// Ends every lock after so long, however often it is renewed. The handle has lost it then; others get it when the
-    /// handle is dropped, or when the lease ends that was asked for last.
+    /// Ends every lock after so long, however often it is renewed. The handle has lost it then;
+    /// others get it when the handle is dropped, or when the lease ends that was asked for last.
     pub fn max_hold(mut self, most: Duration) -> Self {
         self.parts.defaults.max_hold = Some(most);
         self

@@ -6,8 +6,9 @@
 //! Whoever is at the front is a future of some caller, and may not be polled any more. So it says by when it will be back,
 //! and one that is overdue is replaced by the next in line. That is safe, because the store excludes and not the line.
 //!
-//! Those behind it may not be polled either. So they are woken before somebody is called in its place: who does not answer
-//! is passed over, and keeps its place until it does. If nobody answers, the front is left to whoever comes first.
+//! Those behind it may not be polled either. So they are woken before somebody is called in its
+//! place: who does not answer is passed over, and keeps its place until it does. If nobody answers,
+//! the front is left to whoever comes first.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -43,7 +44,8 @@ pub(crate) struct Queue<W: Waiter> {
 
 type Shard<W> = Mutex<KeyMap<Line<W>>>;
 
-/// Exists as long as somebody is at the front or behind it; the crowd is made when a second one comes.
+/// Exists as long as somebody is at the front or behind it; the crowd is made when a second one
+/// comes.
 struct Line<W> {
     /// Tells this front from one that was replaced. None while all that are left do not answer.
     front: Option<u64>,
@@ -219,8 +221,9 @@ impl<W: Waiter> Queue<W> {
         Some(self.front(key, number))
     }
 
-    /// Takes the first waiter for the front out of the line. A line without any is closed, and where none answers nobody is
-    /// at the front. Only if the front is still `number`: one that was replaced has nothing to pass on.
+    /// Takes the first waiter for the front out of the line. A line without any is closed, and
+    /// where none answers nobody is at the front. Only if the front is still `number`: one that was
+    /// replaced has nothing to pass on.
     fn call_next(&self, key: &Key, number: u64, why: Why) -> Option<W> {
         let mut shard = lock(self.shard(key));
         let line = shard.get_mut(key).filter(|line| line.front == Some(number))?;
@@ -243,9 +246,10 @@ impl<W: Waiter> Queue<W> {
         None
     }
 
-    /// Looks after lines whose front is overdue at `now`: the next in line that answers is called to the front instead. All
-    /// are asked in the round before, which was about `round` ago. `holds` says whether a key is held, which may last.
-    /// Who has not said when it will be back is given `grace`. Returns whether anybody stands behind somebody else.
+    /// Looks after lines whose front is overdue at `now`: the next in line that answers is called
+    /// to the front instead. All are asked in the round before, which was about `round` ago.
+    /// `holds` says whether a key is held, which may last. Who has not said when it will be back is
+    /// given `grace`. Returns whether anybody stands behind somebody else.
     pub(crate) fn patrol(
         &self,
         now: Moment,
@@ -389,7 +393,8 @@ impl<G> Seat<G> {
         }
     }
 
-    /// Asks the waiter whether it is there: it is, once it is polled. Returns what wakes it, if it was not asked before.
+    /// Asks the waiter whether it is there: it is, once it is polled. Returns what wakes it, if it
+    /// was not asked before.
     fn ask(&self) -> Option<Waker> {
         let mut state = lock(&self.0);
         let State::Waiting(waker) = &mut *state else { return None };
@@ -556,7 +561,8 @@ impl<W: Waiter> Ticket<'_, W> {
         let line = shard.get_mut(self.key).filter(|line| line.front.is_none())?;
         let waiters = &mut line.crowd.as_mut()?.waiters;
         let seat = self.waiter.seat();
-        // With nobody at the front nobody is called out of the line. So it stands there, unless the engine was shut down.
+        // With nobody at the front nobody is called out of the line. So it stands there, unless the
+        // engine was shut down.
         let place = waiters.iter().position(|waiter| std::ptr::eq(waiter.seat(), seat))?;
         waiters.remove(place);
         *lock(&seat.0) = State::Left;
@@ -588,7 +594,8 @@ impl<W: Waiter> Future for Ticket<'_, W> {
                 *waker = Some(cx.waker().clone());
             }
             let State::Asked(waker) = &mut *state else { return Poll::Pending };
-            // From here on it is called like the others. Whoever passed it over before that has left the front to it.
+            // From here on it is called like the others. Whoever passed it over before that has
+            // left the front to it.
             *state = State::Waiting(waker.take());
             drop(state);
             return self.step_up().map_or(Poll::Pending, Poll::Ready);

@@ -121,7 +121,8 @@ impl Reaper {
 
     /// Waits until all chores are done, at most so long. Returns how many are left.
     ///
-    /// The limit is measured where the chores are: a caller that paused tokio's clock would be at its end at once.
+    /// The limit is measured where the chores are: a caller that paused tokio's clock would be at
+    /// its end at once.
     pub(crate) async fn drain(&self, limit: Duration) -> usize {
         if self.unfinished() > 0 {
             let yard = Arc::clone(&self.yard);

@@ -91,8 +91,8 @@ impl RetryPolicy {
         self
     }
 
-    /// The delay before retry number `retry` (the first is 0); `random` is uniform in `0.0..1.0`, and what is not between
-    /// these counts as the nearest that is, what is no number as zero.
+    /// The delay before retry number `retry` (the first is 0); `random` is uniform in `0.0..1.0`,
+    /// and what is not between these counts as the nearest that is, what is no number as zero.
     pub fn delay(&self, retry: u32, random: f64) -> Duration {
         let factor = if self.doubling { 1u32.checked_shl(retry).unwrap_or(u32::MAX) } else { 1 };
         let whole = self.base.checked_mul(factor).unwrap_or(self.cap).min(self.cap);

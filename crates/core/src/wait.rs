@@ -43,8 +43,9 @@ pub(crate) enum Outcome {
 
 /// Takes the lock `key` as `spec` says.
 ///
-/// A store may answer at once, so that no call ever waits. Every call that asks one uses up some of its task's budget,
-/// before anything is sent: otherwise a loop of them would leave the other tasks of its thread no turn.
+/// A store may answer at once, so that no call ever waits. Every call that asks one uses up some of
+/// its task's budget, before anything is sent: otherwise a loop of them would leave the other tasks
+/// of its thread no turn.
 pub(crate) async fn acquire(
     engine: Arc<Engine>,
     key: Key,

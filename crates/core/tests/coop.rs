@@ -1,5 +1,5 @@
-//! Calls that the store answers at once take part in cooperative scheduling, as those of tokio's own locks do: a loop of
-//! them leaves the other tasks of its runtime their turns.
+//! Calls that the store answers at once take part in cooperative scheduling, as those of tokio's
+//! own locks do: a loop of them leaves the other tasks of its runtime their turns.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

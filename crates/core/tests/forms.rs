@@ -137,8 +137,9 @@ async fn a_wait_ends_when_tokio_says_so_also_if_only_its_clock_is_paused() {
     assert!(error.attempts().unwrap() < 50, "{error}");
 }
 
-/// A store normalises the whole name, and what stands on both sides of the border must not become one character there: the
-/// lock would be known by another name than it was asked for, and not be found again.
+/// A store normalises the whole name, and what stands on both sides of the border must not become
+/// one character there: the lock would be known by another name than it was asked for, and not be
+/// found again.
 #[tokio::test]
 async fn a_key_that_would_run_into_its_prefix_is_refused_and_all_others_are_found_again() {
     let clash = [
@@ -174,7 +175,10 @@ async fn a_key_that_would_run_into_its_prefix_is_refused_and_all_others_are_foun
     }
     let keys = |prefix: &str| {
         let lock = Builder::shared(Arc::clone(&store)).prefix(prefix).build().unwrap();
-        async move { lock.list("").await.unwrap().iter().map(|i| i.key.to_string()).collect::<Vec<_>>() }
+        async move {
+            let listed = lock.list("").await.unwrap();
+            listed.iter().map(|info| info.key.to_string()).collect::<Vec<_>>()
+        }
     };
     assert_eq!(keys("cafe\u{301}").await, ["x", "y"]);
     assert_eq!(keys("café").await, ["x", "y"]);

@@ -196,8 +196,9 @@ async fn left_alone(lock: &DistributedLock, count: usize) -> Vec<Acquiring<LockH
     alone
 }
 
-/// They are not polled, whether the lock is handed to the first of them or it is called to the front: a live waiter goes on
-/// after as long as one of them would cost, those after it at once, and none of them loses its place.
+/// They are not polled, whether the lock is handed to the first of them or it is called to the
+/// front: a live waiter goes on after as long as one of them would cost, those after it at once,
+/// and none of them loses its place.
 #[tokio::test(start_paused = true)]
 async fn many_waiters_that_nobody_polls_cost_no_more_than_one() {
     for hands_over in [true, false] {
@@ -215,7 +216,8 @@ async fn many_waiters_that_nobody_polls_cost_no_more_than_one() {
                 waiter.await.unwrap().unwrap().release().await.unwrap();
             }
         };
-        // The lease of the first, if the lock was handed to it, and two seconds for the one that is called then.
+        // The lease of the first, if the lock was handed to it, and two seconds for the one that is
+        // called then.
         assert!(timeout(4 * SECOND, serve_all).await.is_ok(), "handed over: {hands_over}");
         // Nobody is left but those who do not come: they are in nobody's way.
         for _ in 0..16 {
@@ -234,7 +236,8 @@ async fn many_waiters_that_nobody_polls_cost_no_more_than_one() {
     }
 }
 
-/// While those who do not come keep their places, whoever is polled again has its own, before all who came later.
+/// While those who do not come keep their places, whoever is polled again has its own, before all
+/// who came later.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_that_is_polled_again_is_served_before_those_who_came_later() {
     let (lock, _, _) = scripted();
@@ -254,7 +257,8 @@ async fn a_waiter_that_is_polled_again_is_served_before_those_who_came_later() {
     later.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// Releases run in the background, in real time, while tokio's clock in a test jumps to the end of the limit at once.
+/// Releases run in the background, in real time, while tokio's clock in a test jumps to the end of
+/// the limit at once.
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_waits_for_releases_also_if_only_tokios_clock_is_paused() {
     let clock = ManualClock::over(BootClock);

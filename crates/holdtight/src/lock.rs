@@ -171,8 +171,8 @@ options! {
     retry(retry: RetryPolicy);
     /// Whether locks are renewed in the background while their handles live. Default: they are.
     auto_renew(auto_renew: bool);
-    /// Ends every lock after so long, however often it is renewed. The handle has lost it then; others get it when the
-    /// handle is dropped, or when the lease ends that was asked for last.
+    /// Ends every lock after so long, however often it is renewed. The handle has lost it then;
+    /// others get it when the handle is dropped, or when the lease ends that was asked for last.
     max_hold(most: Duration);
     /// Who takes the locks, for whoever finds them held. Default: this process.
     owner(owner: Owner);
@@ -183,11 +183,11 @@ options! {
 }
 
 impl<S> Builder<S> {
-    /// Put before every key, as plain text: **end it with a separator**, as in `billing:`. Locks with different prefixes do
-    /// not know each other then. Without it `a` before `bc` and `ab` before `c` are the same lock, and a key whose first
-    /// character would become one with the end of the prefix (an accent, for one) is
-    /// [`InvalidKey`](crate::ErrorKind::InvalidKey). The two together may have
-    /// [`Key::MAX_BYTES`](crate::Key::MAX_BYTES).
+    /// Put before every key, as plain text: **end it with a separator**, as in `billing:`. Locks
+    /// with different prefixes do not know each other then. Without it `a` before `bc` and `ab`
+    /// before `c` are the same lock, and a key whose first character would become one with the end
+    /// of the prefix (an accent, for one) is [`InvalidKey`](crate::ErrorKind::InvalidKey). The two
+    /// together may have [`Key::MAX_BYTES`](crate::Key::MAX_BYTES).
     ///
     /// A store may put a prefix of its own before this one (`holdtight:` on Redis). To share locks with other
     /// programs, set that one, in the store's URL: `redis://localhost?prefix=lock:`.

@@ -178,7 +178,8 @@ fn closing_while_others_come_and_go_leaves_nobody_waiting() {
     );
 }
 
-/// Walks the lines until all of `workers` are served. Time flies, so that fronts at work are overdue as well.
+/// Walks the lines until all of `workers` are served. Time flies, so that fronts at work are
+/// overdue as well.
 fn patrol(queue: &Arc<Lines>, served: &AtomicUsize, workers: usize) {
     let second = Duration::from_secs(1);
     let mut now = Moment::from_nanos(0);
@@ -189,7 +190,8 @@ fn patrol(queue: &Arc<Lines>, served: &AtomicUsize, workers: usize) {
     }
 }
 
-/// Somebody at the front and somebody behind it are not polled: all others are served, and then these.
+/// Somebody at the front and somebody behind it are not polled: all others are served, and then
+/// these.
 fn contest_beside_the_silent() {
     let (queue, store): (Arc<Lines>, _) = (Queue::new(), Arc::new(Store::default()));
     let served = Arc::new(AtomicUsize::new(0));
@@ -213,7 +215,8 @@ fn contest_beside_the_silent() {
     for worker in workers {
         worker.join().unwrap();
     }
-    // Nobody is there any more: whoever was passed over has its turn at once, and what is left is the forgotten front.
+    // Nobody is there any more: whoever was passed over has its turn at once, and what is left is
+    // the forgotten front.
     let Turn::Contend(front, _) = future::block_on(&mut silent) else { panic!("not called") };
     drop(front);
     drop(silent);

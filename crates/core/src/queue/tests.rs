@@ -279,7 +279,8 @@ fn those_who_do_not_answer_are_passed_over_and_keep_their_places() {
     let Some(Turn::Contend(second, _)) = turn(slow) else { panic!("not called") };
     drop(second);
     let Some(Turn::Contend(third, _)) = turn(later) else { panic!("not called") };
-    // Only those are left who do not answer: nothing is handed to them, and they are in nobody's way.
+    // Only those are left who do not answer: nothing is handed to them, and they are in nobody's
+    // way.
     let Next::Release(third) = third.next(now(), false, true) else { panic!("handed over") };
     drop(third);
     let newcomer = front(&queue);

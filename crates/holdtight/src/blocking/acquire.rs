@@ -40,8 +40,9 @@ macro_rules! common_options {
             ttl(ttl: Duration);
             /// Whether the lock is renewed in the background while the handle lives. Default: it is.
             auto_renew(auto_renew: bool);
-            /// Ends the lock after so long, however often it is renewed: for work that may hang. The handle has lost it then;
-            /// others get it when the handle is dropped, or when the lease ends that was asked for last.
+            /// Ends the lock after so long, however often it is renewed: for work that may hang.
+            /// The handle has lost it then; others get it when the handle is dropped, or when the
+            /// lease ends that was asked for last.
             max_hold(most: Duration);
             /// Why the lock is taken, for whoever finds it held.
             reason(reason: impl Into<String>);

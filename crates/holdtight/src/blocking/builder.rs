@@ -56,7 +56,8 @@ macro_rules! options {
 }
 
 options! {
-    /// Put before every key, as plain text: end it with a separator, and locks with different prefixes do not know each other.
+    /// Put before every key, as plain text: end it with a separator, and locks with different
+    /// prefixes do not know each other.
     prefix(prefix: impl Into<String>);
     /// The lease of each lock. Default 30 s.
     ttl(ttl: Duration);
@@ -68,8 +69,8 @@ options! {
     retry(retry: RetryPolicy);
     /// Whether locks are renewed in the background while their handles live. Default: they are.
     auto_renew(auto_renew: bool);
-    /// Ends every lock after so long, however often it is renewed. The handle has lost it then; others get it when the
-    /// handle is dropped, or when the lease ends that was asked for last.
+    /// Ends every lock after so long, however often it is renewed. The handle has lost it then;
+    /// others get it when the handle is dropped, or when the lease ends that was asked for last.
     max_hold(most: Duration);
     /// Who takes the locks, for whoever finds them held. Default: this process.
     owner(owner: Owner);
