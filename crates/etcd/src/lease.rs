@@ -166,7 +166,10 @@ impl Link {
                 }
                 Ok(())
             };
-            let Err(status) = self.timely_on(&wire, talk).await else { return Ok(()) };
+            let Err(status) = self.timely_on(&wire, talk).await else {
+                self.prove(&wire);
+                return Ok(());
+            };
             let fault = Fault::read(&status);
             self.blame(&wire, fault);
             if left == 0 || !answers.is_empty() || !fault.may_be_repeated(Effect::Writes) {

@@ -2,10 +2,13 @@
 //!
 //! A request that is known not to have been done goes to the next member at once; one whose outcome is unknown is
 //! the caller's to settle. Every answer is checked to come from the one cluster, and never from its past.
+//!
+//! A stopped process still takes connections, so one counts as open when the member has answered on it. While none does,
+//! one try at a time is made for all callers, with pauses that grow.
 
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,8 +30,9 @@ pub(crate) struct Link {
     config: Arc<EtcdConfig>,
     members: Vec<Endpoint>,
     wire: Mutex<Option<Arc<Wire>>>,
-    /// One connects, the others wait for it: the last failure, for those who waited for it.
-    gate: tokio::sync::Mutex<Option<(Instant, LockError)>>,
+    /// One connects, the others wait for it.
+    gate: tokio::sync::Mutex<()>,
+    trouble: Mutex<Trouble>,
     /// The member to try first.
     next: AtomicUsize,
     /// The cluster that answered first; 0 before.
@@ -36,6 +40,22 @@ pub(crate) struct Link {
     /// The highest revision that any linearizable answer carried.
     revision: AtomicI64,
     pub(crate) ending: Mutex<Option<Ending>>,
+}
+
+/// What failed since the last good answer.
+#[derive(Default)]
+struct Trouble {
+    in_a_row: u32,
+    last: Option<Instant>,
+    /// Why the last try to connect failed, for those who waited for it.
+    error: Option<LockError>,
+}
+
+impl Trouble {
+    fn failed(&mut self, error: Option<LockError>) {
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        (self.last, self.error) = (Some(Instant::now()), error);
+    }
 }
 
 /// The end of a lease that was asked for last.
@@ -50,6 +70,9 @@ pub(crate) struct Wire {
     pub(crate) channel: Channel,
     token: Option<MetadataValue<Ascii>>,
     member: usize,
+    opened: Instant,
+    /// It has served a request, so whatever broke it later, the member was there.
+    proven: AtomicBool,
 }
 
 /// What is wrong with a URL that names members of two clusters, and what to do.
@@ -58,6 +81,15 @@ pub(crate) const TWO_CLUSTERS: &str = "the members of the store URL belong to di
 
 /// How long a connection may keep silent before a caller that gives up takes it out of use.
 const SILENCE: Duration = Duration::from_millis(250);
+
+/// How long a member may take to answer before the next one is tried beside it.
+const HEAD_START: Duration = Duration::from_millis(250);
+
+/// The longest pause before the next try to connect; the first is a twentieth of it.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A connection that lived so long was a good one, whether or not anything was asked on it.
+const GOOD_AGE: Duration = Duration::from_secs(10);
 
 /// A request on its way.
 struct Sent<'a> {
@@ -124,6 +156,7 @@ impl Link {
             members,
             wire: Mutex::default(),
             gate: tokio::sync::Mutex::default(),
+            trouble: Mutex::default(),
             next,
             cluster: AtomicU64::new(0),
             revision: AtomicI64::new(0),
@@ -233,7 +266,15 @@ impl Link {
             }
             self.revision.fetch_max(header.revision, Ordering::AcqRel);
         }
+        self.prove(wire);
         Ok(answer)
+    }
+
+    /// A request was served: the trouble is over.
+    pub(crate) fn prove(&self, wire: &Wire) {
+        if !wire.proven.load(Ordering::Relaxed) && !wire.proven.swap(true, Ordering::Relaxed) {
+            *self.trouble() = Trouble::default();
+        }
     }
 
     /// The open connection, or a new one.
@@ -250,39 +291,64 @@ impl Link {
     }
 
     async fn reopen(&self, arrived: Instant) -> Result<Arc<Wire>, LockError> {
-        let mut gate = self.gate.lock().await;
+        let _one = self.gate.lock().await;
         if let Some(wire) = &*self.current() {
             return Ok(Arc::clone(wire));
         }
-        if let Some((at, error)) = &*gate
-            && *at >= arrived
-        {
-            return Err(error.duplicate());
-        }
-        let first = self.next.load(Ordering::Relaxed);
-        let mut failure = LockError::unavailable("no member of etcd is named");
-        for step in 0..self.members.len() {
-            let member = (first + step) % self.members.len();
-            match self.open(member).await {
-                Ok(wire) => {
-                    let wire = Arc::new(wire);
-                    self.next.store(member, Ordering::Relaxed);
-                    *self.current() = Some(Arc::clone(&wire));
-                    *gate = None;
-                    return Ok(wire);
-                }
-                Err(error) => failure = error,
+        let wait_until = {
+            let trouble = self.trouble();
+            // Whoever waited while another one tried shares its failure instead of trying once more.
+            if let (Some(at), Some(error)) = (trouble.last, &trouble.error)
+                && at >= arrived
+            {
+                return Err(error.duplicate());
             }
-            // Every member has the same users.
-            if failure.kind() == ErrorKind::AuthFailed {
-                break;
+            trouble.last.map(|at| at + pause(trouble.in_a_row))
+        };
+        if let Some(moment) = wait_until {
+            tokio::time::sleep_until(moment.into()).await;
+        }
+        match self.open_any().await {
+            Ok(wire) => {
+                let wire = Arc::new(wire);
+                self.next.store(wire.member, Ordering::Relaxed);
+                // How often it failed is forgotten with the first request that is served.
+                self.trouble().error = None;
+                *self.current() = Some(Arc::clone(&wire));
+                Ok(wire)
+            }
+            Err(error) => {
+                self.trouble().failed(Some(error.duplicate()));
+                Err(error)
             }
         }
-        *gate = Some((Instant::now(), failure.duplicate()));
-        Err(failure)
     }
 
-    /// Connects to one member, and says who we are if the settings do.
+    /// Connects to the first member that answers, beginning with the one that is next. Each has a head start, so that
+    /// clients stay spread over the members while all of them are well.
+    async fn open_any(&self) -> Result<Wire, LockError> {
+        let (first, members) = (self.next.load(Ordering::Relaxed), self.members.len());
+        let mut ahead = (0..members).map(|step| (first + step) % members);
+        let mut trying = FuturesUnordered::new();
+        let mut failure = LockError::unavailable("no member of etcd is named");
+        loop {
+            trying.extend(ahead.next().map(|member| self.open(member)));
+            let ended = match ahead.len() {
+                0 => Ok(trying.next().await),
+                _ => tokio::time::timeout(HEAD_START, trying.next()).await,
+            };
+            match ended {
+                Err(_) => {}
+                Ok(Some(Ok(wire))) => return Ok(wire),
+                // Every member has the same users.
+                Ok(Some(Err(error))) if error.kind() == ErrorKind::AuthFailed => return Err(error),
+                Ok(Some(Err(error))) => failure = error,
+                Ok(None) => return Err(failure),
+            }
+        }
+    }
+
+    /// Connects to one member that answers, and says who we are if the settings do.
     pub(crate) async fn open(&self, member: usize) -> Result<Wire, LockError> {
         let endpoint = &self.members[member];
         let unreachable = |source: String| {
@@ -292,13 +358,25 @@ impl Link {
             ))
             .with_source(source)
         };
-        let connecting = tokio::time::timeout(self.config.connect_timeout, endpoint.connect());
-        let channel = match connecting.await {
-            Ok(Ok(channel)) => channel,
-            Ok(Err(error)) => return Err(unreachable(chain(&error))),
-            Err(_) => return Err(unreachable("no connection in time".to_owned())),
+        let connecting = async {
+            let channel = endpoint.connect().await.map_err(|error| unreachable(chain(&error)))?;
+            let (opened, proven) = (Instant::now(), AtomicBool::new(false));
+            let wire = Wire { channel, token: None, member, opened, proven };
+            let mut client = MaintenanceClient::new(wire.channel.clone());
+            match client.status(wire.request(proto::StatusRequest {})).await {
+                Ok(_) => Ok(wire),
+                Err(status) => match Fault::read(&status) {
+                    // Whatever it thinks of the question, it is there.
+                    Fault::Final(..) | Fault::StaleToken => Ok(wire),
+                    fault @ Fault::Refused => Err(fault.explain(Effect::Reads, &status)),
+                    _ => Err(unreachable(chain(&status))),
+                },
+            }
         };
-        let mut wire = Wire { channel, token: None, member };
+        let connecting = tokio::time::timeout(self.config.connect_timeout, connecting);
+        let mut wire = connecting
+            .await
+            .unwrap_or_else(|_| Err(unreachable("no answer in time".to_owned())))?;
         if let (Some(user), Some(password)) = (&self.config.user, &self.config.password) {
             wire.token = self.authenticate(&wire, user, password).await?;
         }
@@ -349,11 +427,25 @@ impl Link {
         if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, wire)) {
             *current = None;
             self.next.store(next % self.members.len(), Ordering::Relaxed);
+            // One that answers and serves nobody is no better than one that is not there: the pauses grow.
+            if !wire.proven.load(Ordering::Relaxed) && wire.opened.elapsed() < GOOD_AGE {
+                self.trouble().failed(None);
+            }
         }
+    }
+
+    /// Whether no member answered the last time that all were tried.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        self.trouble().error.is_some()
     }
 
     pub(crate) fn members(&self) -> &[Endpoint] {
         &self.members
+    }
+
+    /// Nothing can panic while this is held.
+    fn trouble(&self) -> MutexGuard<'_, Trouble> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Nothing can panic while this is held.
@@ -371,6 +463,15 @@ impl fmt::Debug for Link {
             .field("revision", &self.revision)
             .finish_non_exhaustive()
     }
+}
+
+/// Doubling, with jitter: a thousand clients of a member that comes back do not come at once.
+fn pause(failures: u32) -> Duration {
+    if failures == 0 {
+        return Duration::ZERO;
+    }
+    let longest = (LONGEST_PAUSE / 40).saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE);
+    longest.mul_f64(0.5 + fastrand::f64() / 2.0)
 }
 
 /// What failed, down to the reason.

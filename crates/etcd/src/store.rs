@@ -108,7 +108,15 @@ impl EtcdStore {
     /// Finds out how short a lease may be, and whether this cluster and this user will do.
     async fn prepare(&mut self) -> Result<(), LockError> {
         // The minimum depends on the server's election timeout, which no request tells; a grant does.
-        match self.link.grant(1).await {
+        let mut granted = self.link.grant(1).await;
+        // It binds nothing, so a member that fell silent over it need not be the last that is asked.
+        if matches!(&granted, Err(error) if error.kind() == ErrorKind::Unavailable)
+            && self.link.members().len() > 1
+            && !self.link.is_unreachable()
+        {
+            granted = self.link.grant(1).await;
+        }
+        match granted {
             Ok(shortest) => {
                 self.link.let_go(shortest.id);
                 self.min_ttl = span(shortest.seconds);

@@ -160,6 +160,26 @@ on_cluster! {
 }
 
 on_cluster! {
+    async fn a_frozen_member_keeps_no_new_program_from_its_lock(cluster: &EtcdCluster) {
+        // Each program begins with a member at random, and a frozen one still takes connections.
+        let url = format!("{}?timeout=3s&connect_timeout=3s", cluster.url());
+        let leading = leader(cluster).await.port();
+        for member in cluster.nodes().iter().filter(|member| member.port() != leading) {
+            member.process().pause();
+            for round in 0..12 {
+                let store = EtcdStore::connect(&url).await;
+                let store = Arc::new(store.unwrap_or_else(|error| panic!("round {round}: {error}")));
+                let (key, me) = (key(&format!("{}:{round}", member.port())), secret());
+                let taken = attempt(&store, &key, &me, Intent::Try).await.unwrap();
+                assert!(matches!(taken, Attempt::Granted(_)), "round {round}: {taken:?}");
+            }
+            member.process().resume();
+            leader(cluster).await;
+        }
+    }
+}
+
+on_cluster! {
     async fn a_paused_leader_loses_nothing_unnoticed(cluster: &EtcdCluster) {
         let (key, me, store, other) = (key("k"), secret(), open(cluster).await, open(cluster).await);
         let ttl = Duration::from_secs(3);

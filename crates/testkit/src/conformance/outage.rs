@@ -29,8 +29,11 @@ pub(super) const WAITING_CASES: &[Case] = cases![if Proxy, Processes, WakeUps;
     a_far_waiter_is_served_beside_those_who_stand_near,
 ];
 
-/// More connections in a second than any client needs to notice that a server is back.
-const KNOCKS_A_SECOND: u64 = 50;
+/// More connections in a second than any client needs to notice that a server is back, however many wait there.
+const KNOCKS_A_SECOND: u64 = 20;
+
+/// As many as wait in a busy program.
+const WAITERS: usize = 60;
 
 /// How far away a far waiter is, one way: as far as another continent's coast.
 const FAR: Duration = Duration::from_millis(25);
@@ -131,7 +134,7 @@ async fn a_server_that_is_gone_is_not_stormed(stage: &Stage) {
     let lock = stage.engine(&stage.open_through(&way).await);
     let (held, wait) = (lock.acquire("outage:held").await.unwrap(), Duration::from_secs(4));
     let mut waiters = tokio::task::JoinSet::new();
-    for n in 0..5 {
+    for n in 0..WAITERS {
         let name = format!("outage:{n}");
         stage.taken(&stage.key(&name), stage.long()).await;
         let waiting = lock.acquire(name).wait(wait).retry(RetryPolicy::default());
