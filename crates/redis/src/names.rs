@@ -64,7 +64,9 @@ impl Names {
 
     /// A lock that no user can name, for the store called `client` to try its rights on.
     pub(crate) fn rehearsal(&self, client: &str) -> Result<Place, LockError> {
-        let lock = format!("{}\u{1}rehearsal:{client}", self.prefix);
+        // Every slot of a cluster has a counter that stays for ever: all stores rehearse in the same one.
+        let tag = if self.tagged { "{rehearsal}" } else { "rehearsal" };
+        let lock = format!("{}\u{1}{tag}:{client}", self.prefix);
         let place = self.around(lock, &format!("\u{1}{client}"))?;
         Ok(match self.layout {
             Layout::Native | Layout::Token => place,
@@ -267,6 +269,25 @@ mod tests {
                         prop_assert_eq!(names.key(&beside.unwrap()), Some(key));
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn all_rehearsals_leave_one_counter() {
+        for (layout, prefix) in [
+            (Layout::Native, "holdtight:"),
+            (Layout::Native, "{x}"),
+            (Layout::Token, ""),
+            (Layout::Syncguard, "{syncguard}"),
+        ] {
+            for cluster in [false, true] {
+                let names = Names::new(prefix, layout, cluster);
+                let [one, two] = ["1a2b", "3c4d"].map(|client| names.rehearsal(client).unwrap());
+                assert_ne!(one.lock, two.lock, "two stores do not meet");
+                assert_eq!(one.fence, two.fence, "{layout:?} {prefix:?} {cluster}");
+                assert!(!cluster || slot(&one.fence) == slot(&one.lock), "{layout:?} {prefix:?}");
+                assert_eq!(names.key(&one.lock), None, "no user's lock");
             }
         }
     }

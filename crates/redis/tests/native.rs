@@ -274,6 +274,27 @@ async fn on_a_cluster_a_hash_tag_in_the_prefix_keeps_many_keys_together() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_cluster_programs_that_come_and_go_leave_no_keys_behind() {
+    if !(Program::REDIS.available() && Program::REDIS_CLI.available()) {
+        return;
+    }
+    let cluster = RedisCluster::start().await;
+    for layout in ["native", "token", "syncguard"] {
+        let url = format!("{}?prefix={layout}&layout={layout}", cluster.url());
+        let url = url.replace("prefix=syncguard", "prefix={syncguard}");
+        let mut first = None;
+        for _ in 0..6 {
+            drop(connect(&url).await);
+            let mut keys = 0;
+            for node in cluster.nodes() {
+                keys += count(node, "DBSIZE").await;
+            }
+            assert_eq!(*first.get_or_insert(keys), keys, "{layout}: each leaves some");
+        }
+    }
+}
+
 async fn many_keys(store: &Arc<holdtight_redis::RedisStore>) {
     let me = secret();
     let all = |names: &[&str]| -> Vec<AcquireRequest> {
