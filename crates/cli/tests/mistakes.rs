@@ -94,6 +94,24 @@ fn a_server_that_is_not_there_is_69_and_its_password_stays_hidden() {
 }
 
 #[test]
+fn passwords_in_urls_that_are_wrong_are_not_shown() {
+    for url in [
+        "redis:/u:tiger@127.0.0.1",
+        "u:tiger@127.0.0.1:45001",
+        "redis+sentinel://a/main?sentinel_pasword=tiger",
+        "postgres://h/d?pasword=tiger",
+    ] {
+        let home = Home::new().with("HOLDTIGHT_STORE", url);
+        for line in ["config", "config --json", "status k", "status k --json", "doctor", "ls"] {
+            let answer = home.call(line);
+            let told = format!("{}{}", answer.out, answer.err);
+            assert!(!told.contains("tiger"), "{url}, {line}: {told}");
+            assert!(told.contains("***") || !line.contains("config"), "{url}, {line}: {told}");
+        }
+    }
+}
+
+#[test]
 fn a_forgotten_emulator_is_warned_of() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let emulator = format!("127.0.0.1:{port}");

@@ -12,9 +12,56 @@ const MAX_BYTES: usize = 8 * 1024;
 /// What stands in place of a secret.
 const HIDDEN: &str = "***";
 
-/// The parts of a query parameter's name that make its value a secret.
-const SECRET_WORDS: [&str; 7] =
-    ["password", "passwd", "pwd", "secret", "token", "credential", "apikey"];
+/// The options whose values may be shown: those that stores have, except passwords. Every other name may be that of a
+/// password, misspelt.
+const HARMLESS: [&str; 46] = [
+    "application_name",
+    "channel_binding",
+    "collection",
+    "connect_timeout",
+    "connections",
+    "db",
+    "dbname",
+    "durability",
+    "emulator",
+    "epoch",
+    "eviction",
+    "fence_collection",
+    "fence_table",
+    "host",
+    "hostaddr",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_retries",
+    "layout",
+    "listen",
+    "load_balance_hosts",
+    "passfile",
+    "pooler",
+    "port",
+    "prefix",
+    "pubsub",
+    "schema",
+    "sentinel_user",
+    "sslcert",
+    "sslkey",
+    "sslmode",
+    "sslnegotiation",
+    "sslrootcert",
+    "sync",
+    "table",
+    "target_session_attrs",
+    "tcp_user_timeout",
+    "timeout",
+    "tls_ca",
+    "tls_cert",
+    "tls_key",
+    "tls_name",
+    "user",
+    "wait_aof",
+    "wait_replicas",
+];
 
 /// The address of a store, such as `file:/var/lib/locks` or `redis://user:password@host`.
 ///
@@ -75,7 +122,7 @@ impl StoreUrl {
         &self.text[self.scheme.len() + 1..]
     }
 
-    /// Whether the URL holds a password, or a query parameter that is named like one.
+    /// Whether the URL holds a password, or an option that may be one: stores have no option of that name.
     pub fn has_secret(&self) -> bool {
         self.shown().1
     }
@@ -90,9 +137,14 @@ impl StoreUrl {
     /// Where a broken URL can be read in two ways, the one that hides more is taken: passwords hold `@`, `/` and `?`
     /// when somebody forgot to encode them.
     fn shown(&self) -> (String, bool) {
-        let Some(rest) = self.rest().strip_prefix("//").filter(|_| self.scheme != "file") else {
+        if self.scheme == "file" {
             let (rest, secret) = shown_query(self.rest());
-            return (format!("{}:{rest}", self.scheme), secret);
+            return (format!("file:{rest}"), secret);
+        }
+        let (slashes, rest) = match self.rest().strip_prefix("//") {
+            Some(rest) => ("//", rest),
+            // Slashes, or the scheme itself, were forgotten: what stands before the host may be anything.
+            None => ("", self.rest()),
         };
         let (login, place) = match rest.rsplit_once('@') {
             Some((login, place)) => (Some(login), place),
@@ -101,12 +153,13 @@ impl StoreUrl {
         let (place, secret_option) = shown_query(place);
         let (login, secret_login) = match login.map(|login| login.split_once(':').ok_or(login)) {
             None => (String::new(), false),
+            Some(_) if slashes.is_empty() => (format!("{HIDDEN}@"), true),
             Some(Err(user)) if is_plain(user) => (format!("{user}@"), false),
             Some(Ok((user, ""))) if is_plain(user) => (format!("{user}:@"), false),
             Some(Ok((user, _))) if is_plain(user) => (format!("{user}:{HIDDEN}@"), true),
             Some(_) => (format!("{HIDDEN}@"), true),
         };
-        (format!("{}://{login}{place}", self.scheme), secret_login || secret_option)
+        (format!("{}:{slashes}{login}{place}", self.scheme), secret_login || secret_option)
     }
 }
 
@@ -121,27 +174,27 @@ fn is_plain(user: &str) -> bool {
     user.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.~%+".contains(&b))
 }
 
-/// The same text with the values of secret parameters hidden, and whether there were any.
+/// The same text with the values of all options hidden that are not known to be harmless, and whether there were any.
 fn shown_query(text: &str) -> (String, bool) {
     let Some((place, query)) = text.split_once('?') else { return (text.to_owned(), false) };
     let mut secret = false;
     let options: Vec<_> = query
         .split('&')
         .map(|option| match option.split_once('=') {
-            Some((name, value)) if !value.is_empty() && names_a_secret(name) => {
+            Some((name, value)) if !value.is_empty() && !HARMLESS.contains(&name) => {
                 secret = true;
+                // A password with an unencoded `&` in it goes on as the name of the next option.
+                let name = if is_plain(name) { name } else { HIDDEN };
                 format!("{name}={HIDDEN}")
+            }
+            None if !option.is_empty() && !HARMLESS.contains(&option) => {
+                secret = true;
+                HIDDEN.to_owned()
             }
             _ => option.to_owned(),
         })
         .collect();
     (format!("{place}?{}", options.join("&")), secret)
-}
-
-fn names_a_secret(name: &str) -> bool {
-    let name: String =
-        name.to_ascii_lowercase().chars().filter(|c| !matches!(c, '-' | '_')).collect();
-    SECRET_WORDS.iter().any(|word| name.contains(word))
 }
 
 impl fmt::Display for StoreUrl {
@@ -170,7 +223,18 @@ mod tests {
     fn passwords_are_hidden_wherever_people_put_them() {
         for (url, expected) in [
             ("redis://:pw@h", "redis://:***@h"),
-            ("redis://u:pw@h:1/2?x=1", "redis://u:***@h:1/2?x=1"),
+            ("redis://u:pw@h:1/2?db=1", "redis://u:***@h:1/2?db=1"),
+            ("redis:/u:pw@127.0.0.1", "redis:***@127.0.0.1"),
+            ("redis:u:pw@h", "redis:***@h"),
+            ("redis:pw@h", "redis:***@h"),
+            ("u:pw@127.0.0.1:45001", "u:***@127.0.0.1:45001"),
+            (
+                "redis+sentinel://a/m?sentinel_pasword=pw",
+                "redis+sentinel://a/m?sentinel_pasword=***",
+            ),
+            ("etcd://h?timeout=1&kennwort=pw", "etcd://h?timeout=1&kennwort=***"),
+            ("redis://h?password=a&pw", "redis://h?password=***&***"),
+            ("redis://h?pw%", "redis://h?***"),
             ("postgres://h/db?user=ann&password=pw", "postgres://h/db?user=ann&password=***"),
             ("postgres://h/db?SSL-Password=pw", "postgres://h/db?SSL-Password=***"),
             ("redis://u:p/w@h", "redis://u:***@h"),
