@@ -33,7 +33,7 @@ pub struct UrlParts {
     pub hosts: Vec<(String, Option<u16>)>,
     /// Without its leading slash.
     pub path: String,
-    /// `name=value` in their order; a name alone has an empty value.
+    /// `name=value` in their order, each name once; a name alone has an empty value.
     pub options: Vec<(String, String)>,
 }
 
@@ -86,14 +86,15 @@ impl UrlParts {
         } else {
             hosts.split(',').map(host).collect::<Result<_, _>>()?
         };
-        let options = query
-            .split('&')
-            .filter(|pair| !pair.is_empty())
-            .map(|pair| {
-                let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-                Ok((decode(name)?, decode(value)?))
-            })
-            .collect::<Result<_, LockError>>()?;
+        let mut options: Vec<(String, String)> = Vec::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let name = decode(name)?;
+            if options.iter().any(|(before, _)| *before == name) {
+                return Err(wrong("an option is given twice; leave one of them out"));
+            }
+            options.push((name, decode(value)?));
+        }
         Ok(Self {
             scheme: scheme.to_ascii_lowercase(),
             user: user.filter(|user| !user.is_empty()),
@@ -192,6 +193,7 @@ mod tests {
             ("store://:hunter2%zz@h", "hexadecimal"),
             ("store://:hunter2@[::1", "]"),
             ("store://:hunter2@h#x", "%23"),
+            ("store://:hunter2@h?x=1&y=2&x=1", "twice"),
         ] {
             match parse(url) {
                 Ok(parts) => assert!(parts.hosts.is_empty(), "{url}"),

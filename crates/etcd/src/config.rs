@@ -243,6 +243,7 @@ mod tests {
             ("etcd://h?epoch=65536", "epoch"),
             ("etcd://h?timeout=1h", "timeout"),
             ("etcd://h?timeout=0", "timeout"),
+            ("etcd://h?timeout=1&timeout=2", "twice"),
             ("etcd://h?timeout=+1", "timeout"),
             ("etcd://h?colour=red", "colour"),
             ("etcd://h?hunter2=red", "no option has"),

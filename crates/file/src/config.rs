@@ -64,8 +64,14 @@ impl Config {
         };
         let mut config =
             if path.is_empty() { Self::for_user()? } else { Self::new(location(path)?) };
+        let mut given = false;
         for option in query.unwrap_or_default().split('&').filter(|option| !option.is_empty()) {
             match option.split_once('=') {
+                Some(("sync", _)) if std::mem::replace(&mut given, true) => {
+                    return Err(LockError::invalid_config(
+                        "the option `sync` is given twice; leave one of them out",
+                    ));
+                }
                 Some(("sync", "1" | "true")) => config.sync = true,
                 Some(("sync", "0" | "false")) => config.sync = false,
                 Some(("sync", _)) => {
@@ -181,6 +187,8 @@ mod tests {
         let text = Config::from_url("file:/a?fsync=1").unwrap_err().to_string();
         assert!(text.contains("`fsync`") && text.contains("`sync`"), "{text}");
         assert!(Config::from_url("file:/a?sync=maybe").is_err());
+        let text = Config::from_url("file:/a?sync=1&sync=0").unwrap_err().to_string();
+        assert!(text.contains("twice"), "{text}");
     }
 
     #[test]

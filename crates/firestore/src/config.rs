@@ -75,8 +75,13 @@ impl FirestoreConfig {
         if !database.is_empty() {
             config = config.database(&database.replace("%28", "(").replace("%29", ")"))?;
         }
+        let mut given = Vec::new();
         for option in options.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            if given.contains(&name) {
+                return Err(invalid("an option is given twice; leave one of them out"));
+            }
+            given.push(name);
             config = match name {
                 "collection" => config.collection(value)?,
                 "emulator" => config.emulator(value)?,
@@ -260,6 +265,7 @@ mod tests {
             ("firestore://p?layout=other", "layout"),
             ("firestore://p?layout=syncguard&fence_collection=locks", "differ"),
             ("firestore://p?emulater=h:1", "unknown"),
+            ("firestore://p?timeout=1&timeout=2", "twice"),
         ] {
             let error = FirestoreConfig::from_url(url).unwrap_err().to_string();
             assert!(error.contains(word), "{url}: {error}");

@@ -126,8 +126,13 @@ impl MemcachedConfig {
             },
             _ => return Err(invalid("the scheme is neither memcached nor memcached+unix")),
         };
+        let mut given = Vec::new();
         for option in options.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            if given.contains(&name) {
+                return Err(invalid("an option is given twice; leave one of them out"));
+            }
+            given.push(name);
             let value = decode(value)?;
             config = match name {
                 "prefix" => config.prefix(&value)?,
@@ -307,6 +312,7 @@ mod tests {
             ("memcached://h/x", "host"),
             ("memcached://h?timeout=x", "timeout"),
             ("memcached://h?timeout=0", "timeout"),
+            ("memcached://h?timeout=1&timeout=2", "twice"),
             ("memcached://h?evictoin=refuse", "unknown"),
             ("memcached://h?prefix=%zz", "hexadecimal"),
             ("memcached://h#x", "%23"),

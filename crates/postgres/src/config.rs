@@ -226,9 +226,16 @@ struct Options {
 impl Options {
     /// Takes what is ours and gives back the rest.
     fn take_all<'a>(&mut self, query: &'a str) -> Result<Vec<&'a str>, LockError> {
-        let mut rest = Vec::new();
+        let (mut rest, mut given) = (Vec::new(), Vec::new());
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            // The driver adds up hosts and their ports.
+            if given.contains(&name) && !matches!(name, "host" | "hostaddr" | "port") {
+                return Err(LockError::invalid_config(
+                    "an option of the store URL is given twice; leave one of them out",
+                ));
+            }
+            given.push(name);
             if !self.take(name, &decode(value)?)? {
                 rest.push(pair);
             }
@@ -538,6 +545,8 @@ mod tests {
             "connections=x",
             "listen=maybe",
             "layout=other",
+            "timeout=1&timeout=2",
+            "application_name=a&timeout=1&application_name=b",
         ] {
             refusal(&format!("postgres://h/d?{bad}"));
         }

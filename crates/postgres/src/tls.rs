@@ -35,9 +35,15 @@ pub(crate) fn connector(config: &PostgresConfig) -> Result<MakeRustlsConnect, Lo
         .with_safe_default_protocol_versions()
         .map_err(|error| LockError::internal("no usable TLS version").with_source(error))?;
     let builder = match config.tls {
-        TlsMode::Disable | TlsMode::Prefer | TlsMode::Require => builder
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Lenient { trusted: None, provider })),
+        TlsMode::Disable | TlsMode::Prefer | TlsMode::Require => {
+            // It is not needed, as client certificates may not be. A name that leads nowhere is a mistake all the same.
+            if let Some(file) = &config.root_cert {
+                certificates("sslrootcert", file)?;
+            }
+            builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(Lenient { trusted: None, provider }))
+        }
         TlsMode::VerifyCa => {
             let trusted = WebPkiServerVerifier::builder_with_provider(
                 Arc::new(roots(config.root_cert.as_deref())?),
@@ -146,5 +152,24 @@ impl ServerCertVerifier for Lenient {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_that_cannot_be_read_is_refused_in_every_mode() {
+        for mode in ["disable", "prefer", "require", "verify-ca", "verify-full"] {
+            for (file, named) in
+                [("sslrootcert=/none", "sslrootcert"), ("sslcert=/none&sslkey=/none", "sslcert")]
+            {
+                let url = format!("postgres://localhost/d?sslmode={mode}&{file}");
+                let error = connector(&PostgresConfig::from_url(&url).unwrap()).err();
+                let text = error.unwrap_or_else(|| panic!("{url} was taken")).to_string();
+                assert!(text.contains(named) || text.contains("authority"), "{url}: {text}");
+            }
+        }
     }
 }

@@ -163,12 +163,9 @@ impl RedisConfig {
         if let Some(database) = database {
             config.database = number("the database", database)?;
         }
-        for (n, (name, value)) in parts.options.iter().enumerate() {
-            let twice = parts.options[..n].iter().any(|(before, _)| before == name);
-            if twice || name == "db" && database.is_some() {
-                return Err(invalid(
-                    "an option or the database is given twice; leave one of them out",
-                ));
+        for (name, value) in &parts.options {
+            if name == "db" && database.is_some() {
+                return Err(invalid("the database is given twice; leave one of them out"));
             }
             config = config.option(name, value)?;
         }
