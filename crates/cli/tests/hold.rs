@@ -219,6 +219,114 @@ fn whoever_of_the_keepers_is_killed_the_script_is_stopped() {
     }
 }
 
+/// A script that does not end by TERM; the process id of its shell is in `worker`, and that of a child in `child`.
+const STUBBORN: &str = "trap '' TERM\n%\n(echo $BASHPID > child; while :; do sleep 0.02; done) &\n\
+                        echo $$ > worker\nwhile :; do sleep 0.02; done";
+
+/// Complains if one of the two can still run.
+const NOBODY: &str = "for name in worker child; do \
+                      case $(sed 's/.*) //; s/ .*//' /proc/$(cat $name)/stat 2>/dev/null) in \
+                      ''|Z|X) echo $name gone;; *) echo OVERLAP with $name;; esac; done";
+
+/// Starts the stubborn script under `hold`, and somebody who waits for its key and looks whether it is alone.
+fn stubborn(bench: &Bench, hold: &str) -> (Started, Started) {
+    let running = Started::new(&mut script(bench, "bash", &STUBBORN.replace('%', hold)));
+    bench.pid("child");
+    bench.pid("worker");
+    let waiter = bench.start(&["run", "k", "--", "bash", "-c", NOBODY]);
+    let mut run = None;
+    eventually("somebody who waits", || {
+        run = guardian_of(&waiter);
+        run.is_some()
+    });
+    (running, waiter)
+}
+
+fn is_alone(waiter: Started, how: &str) {
+    let output = waiter.finish();
+    assert_eq!(stdout(&output), "worker gone\nchild gone\n", "{how}: {}", stderr(&output));
+}
+
+#[test]
+fn whoever_of_the_keepers_is_killed_the_script_is_dead_before_the_next_one_starts() {
+    for victims in ["wrapper", "guardian", "reader", "guardian reader", "wrapper reader"] {
+        let bench = Bench::new();
+        let (running, waiter) = stubborn(&bench, &HOLD.replace("hold k", "hold k --ttl 3s"));
+        let wrapper = keeper(&bench);
+        let guardian = child_of(wrapper).unwrap();
+        let reader = child_of(guardian).unwrap();
+        for victim in victims.split(' ') {
+            let pid = match victim {
+                "wrapper" => wrapper,
+                "guardian" => guardian,
+                _ => reader,
+            };
+            send(pid, Signal::KILL);
+        }
+        is_alone(waiter, victims);
+        assert_eq!(code(&running.finish()), 137, "{victims}");
+    }
+}
+
+#[test]
+fn a_keeper_that_stands_still_leaves_nobody_at_work_when_the_next_one_starts() {
+    for victim in ["wrapper", "guardian"] {
+        let bench = Bench::new();
+        let (running, waiter) = stubborn(&bench, &HOLD.replace("hold k", "hold k --ttl 3s"));
+        let wrapper = keeper(&bench);
+        let guardian = child_of(wrapper).unwrap();
+        if victim == "guardian" {
+            send(guardian, Signal::STOP);
+        } else {
+            // The rest of them is then enough.
+            send(wrapper, Signal::STOP);
+            send(child_of(guardian).unwrap(), Signal::KILL);
+        }
+        is_alone(waiter, victim);
+        assert_eq!(code(&running.finish()), 137, "{victim}");
+        if victim == "wrapper" {
+            send(wrapper, Signal::KILL);
+        }
+    }
+}
+
+#[test]
+fn a_script_that_uses_the_descriptor_for_itself_keeps_the_lock_until_it_ends() {
+    for shell in shells() {
+        for reuse in ["exec N>&-", "exec N>other"] {
+            for number in ["3", "4", "5", "6", "7", "8", "9"] {
+                let bench = Bench::new();
+                let reuse = reuse.replace('N', number);
+                let text = format!("{HOLD}\n{reuse}\n{UNTIL_GO}\n$H check && echo ours");
+                let running = Started::new(&mut script(&bench, shell, &text));
+                bench.line("up");
+                for _ in 0..3 {
+                    assert!(!is_free(&bench, "k"), "{shell}: {reuse}");
+                }
+                go(&bench);
+                let output = running.finish();
+                assert_eq!(stdout(&output), "ours\n", "{shell}: {}", stderr(&output));
+                eventually("a free key", || is_free(&bench, "k"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_script_that_uses_the_descriptor_for_itself_can_be_stopped_and_can_give_the_lock_back() {
+    let close = "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-";
+    let bench = Bench::new();
+    let hold = HOLD.replace("hold k", "hold k --ttl 3s");
+    let (running, waiter) = stubborn(&bench, &format!("{hold}; {close}"));
+    send(keeper(&bench), Signal::KILL);
+    is_alone(waiter, "closed");
+    assert_eq!(code(&running.finish()), 137);
+    let bench = Bench::new();
+    let text = format!("{HOLD}\n{close}\n$H release && $H run -n k echo free");
+    let output = Started::new(&mut script(&bench, "sh", &text)).finish();
+    assert_eq!(stdout(&output), "free\n", "{}", stderr(&output));
+}
+
 #[test]
 fn a_lock_that_is_forced_away_stops_the_script() {
     let bench = Bench::new();

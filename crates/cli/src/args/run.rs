@@ -3,6 +3,7 @@
 //! Options may stand before and after KEY; whatever follows the first word of the command is the command's own.
 
 use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -56,6 +57,10 @@ pub(crate) struct RunArgs {
     /// What the holder is called, instead of by its command
     #[arg(long, value_name = "NAME", hide = true)]
     pub(crate) told_as: Option<String>,
+
+    /// The directory of the pipe of a script that must have ended before the key is given back
+    #[arg(long, value_name = "DIRECTORY", hide = true)]
+    pub(crate) script: Option<PathBuf>,
 
     /// Let the command see the URL of the store although it holds a password
     #[arg(long)]

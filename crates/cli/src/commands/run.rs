@@ -34,6 +34,7 @@ fn options(args: RunArgs, context: &Context) -> Result<RunOptions, Failure> {
         close: args.close,
         reason: args.reason,
         told_as: args.told_as,
+        script: args.script,
         pass_store: args.pass_store,
         place: store::place(settings),
         store_url: settings.store.value.expose().to_owned(),

@@ -14,6 +14,7 @@ use super::alarm::Alarm;
 use super::caller::{Caller, Hello};
 use super::child::{Ended, Legacy, Running};
 use super::hold::{self, Taken};
+use super::holders::Script;
 use super::line::Ending;
 use super::plan::Plan;
 use super::signals::{Blocked, Signals};
@@ -40,10 +41,12 @@ pub(super) fn run(options: RunOptions, plan: Plan) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| cannot("start", &error))?;
     let ending = runtime.block_on(async {
+        // Before anything is taken: later its name is gone.
+        let script = super::open_script(&options)?;
         let greeted = Caller::greet().await;
         let (mut caller, hello) =
             greeted.ok_or_else(|| cannot("guard", &io::ErrorKind::NotConnected.into()))?;
-        let ending = Run { options, plan }.execute(&mut caller, hello).await?;
+        let ending = Run { options, plan, script }.execute(&mut caller, hello).await?;
         Ok::<_, Failure>((caller, ending))
     });
     // A step that hangs in a dead store, or a dead disk, does not keep us.
@@ -64,10 +67,12 @@ pub(super) fn run(options: RunOptions, plan: Plan) -> Result<u8, Failure> {
 struct Run {
     options: RunOptions,
     plan: Plan,
+    /// What is at work under the locks without being the command.
+    script: Option<Script>,
 }
 
 impl Run {
-    async fn execute(&self, caller: &mut Caller, hello: Hello) -> Result<Ending, Failure> {
+    async fn execute(&mut self, caller: &mut Caller, hello: Hello) -> Result<Ending, Failure> {
         let blocked = Blocked::from_numbers(&hello.blocked);
         let mut signals =
             Signals::listen(&blocked).map_err(|error| cannot("listen to signals", &error))?;
@@ -124,7 +129,7 @@ impl Run {
 
     /// Runs the command under the locks, and gives them back.
     async fn under(
-        &self,
+        &mut self,
         store: &Store,
         handles: Vec<LockHandle>,
         signals: &mut Signals,
@@ -158,6 +163,7 @@ impl Run {
             terminal,
             caller,
             child,
+            script: self.script.take(),
             sleeps_until: None,
         };
         let outcome = supervisor.watch().await;

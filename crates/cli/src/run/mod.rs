@@ -11,6 +11,7 @@ mod environment;
 mod give_back;
 mod guardian;
 mod hold;
+pub(crate) mod holders;
 mod launch;
 mod line;
 mod options;
@@ -57,6 +58,12 @@ pub(crate) fn execute(options: RunOptions, role: Role, args: &[OsString]) -> Res
 
 fn cannot(what: &str, error: &io::Error) -> Failure {
     Failure::new(CANNOT_START, format!("cannot {what}: {error}"))
+}
+
+/// The script that the keys are held for, if it is one.
+fn open_script(options: &RunOptions) -> Result<Option<holders::Script>, Failure> {
+    let open = |place| holders::Script::open(place).map_err(|error| Failure::file(place, &error));
+    options.script.as_deref().map(open).transpose()
 }
 
 /// The file we were started from, even if another has taken its place since.

@@ -1,6 +1,7 @@
 //! What `run` was asked to do, from the command line and the settings.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What `run` was asked to do.
@@ -35,6 +36,8 @@ pub(crate) struct RunOptions {
     pub(crate) reason: Option<String>,
     /// What the holder is called instead of by its command.
     pub(crate) told_as: Option<String>,
+    /// Where the pipe of a script is that these keys are held for: it must end before they are given back.
+    pub(crate) script: Option<PathBuf>,
     /// Let the command see a store URL that holds a password.
     pub(crate) pass_store: bool,
     /// The URL of the store, as chosen.
@@ -66,6 +69,7 @@ impl RunOptions {
             close: false,
             reason: None,
             told_as: None,
+            script: None,
             pass_store: false,
             store_url: "memory:".to_owned(),
             place: "memory:".to_owned(),

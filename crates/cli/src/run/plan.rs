@@ -18,7 +18,7 @@ const SHORT_TTL: Duration = Duration::from_secs(5);
 /// From TERM to KILL, if nothing else is said, for a command that was asked to stop and still has its lock.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Time, at most, from the last KILL to the deadline.
+/// Time, at most, from the last KILL to the deadline; for a script twice as long.
 const LEAD: Duration = Duration::from_millis(250);
 
 /// The times of one run.
@@ -31,6 +31,8 @@ pub(super) struct Plan {
     pub(super) patience: Duration,
     pub(super) max_hold: Option<Duration>,
     pub(super) keep_for: Option<Duration>,
+    /// Time from the last KILL to the deadline.
+    lead: Duration,
 }
 
 impl Plan {
@@ -66,23 +68,24 @@ impl Plan {
             (None, None) => ttl / 10,
         };
         let patience = options.kill_after.or(options.usual_kill_after).unwrap_or(PATIENCE);
-        Ok(Self { ttl, kill_after, patience, max_hold: options.max_hold, keep_for })
+        // Those of a script have to be looked for among all processes of the machine.
+        let lead = if options.script.is_some() {
+            (ttl * 3 / 100).clamp(Duration::from_millis(10), LEAD * 2)
+        } else {
+            (ttl / 50).clamp(Duration::from_millis(5), LEAD)
+        };
+        Ok(Self { ttl, kill_after, patience, max_hold: options.max_hold, keep_for, lead })
     }
 
     /// When to stop a group whose lock cannot be trusted after `deadline`.
     pub(super) fn schedule(&self, deadline: Moment) -> Schedule {
-        let lead = self.lead();
-        let kill_at = deadline.before(lead);
-        Schedule { term_at: deadline.before(self.kill_after.max(lead)), kill_at }
+        let kill_at = deadline.before(self.lead);
+        Schedule { term_at: deadline.before(self.kill_after.max(self.lead)), kill_at }
     }
 
     /// When somebody else must see to it, if the guardian has not: between its KILL and the end of the lease.
     pub(super) fn dead_by(&self, schedule: Schedule) -> Moment {
-        schedule.kill_at.after(self.lead() / 2)
-    }
-
-    fn lead(&self) -> Duration {
-        (self.ttl / 50).clamp(Duration::from_millis(5), LEAD)
+        schedule.kill_at.after(self.lead / 2)
     }
 
     /// How often at least the lease is looked at, and the wrapper told of it.

@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use super::alarm::Alarm;
 use super::caller::Caller;
 use super::child::{Ended, Running};
+use super::holders::Script;
 use super::line::Ending;
 use super::plan::{Plan, Schedule, Step};
 use super::signals::Signals;
@@ -30,6 +31,9 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_se
 
 /// How long killed processes may take to disappear before whoever called is told that they do not.
 const LAST_WAIT: Duration = Duration::from_secs(5);
+
+/// How often is looked whether a script that must end has.
+const SCRIPT_LOOK: Duration = Duration::from_millis(20);
 
 /// Why the work was stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +98,8 @@ pub(super) struct Supervisor<'a> {
     pub(super) terminal: Option<Terminal>,
     pub(super) caller: &'a mut Caller,
     pub(super) child: Running,
+    /// What else is at work under these locks; the child is then the one that reads its pipe.
+    pub(super) script: Option<Script>,
     /// The end of the lease of a job that Ctrl-Z has stopped: renewals do not count until it goes on.
     pub(super) sleeps_until: Option<Moment>,
 }
@@ -127,7 +133,7 @@ impl Supervisor<'_> {
                     terminal.take_back();
                 }
             }
-            if left == Left::Nobody {
+            if left == Left::Nobody && self.script_is_over(&mut stage) {
                 break;
             }
             if let Some(ended_at) = ended_at
@@ -236,19 +242,43 @@ impl Supervisor<'_> {
         }
     }
 
-    fn signal_all(&self, signal: Signal) {
+    /// Whether nobody is left of the script. If its reader ended otherwise than because the script has, or gave the locks
+    /// back, it is stopped.
+    fn script_is_over(&mut self, stage: &mut Stage) -> bool {
+        let Some(script) = &mut self.script else { return true };
+        if self.child.ended() == Some(Ended::Code(0)) || script.is_over() {
+            return true;
+        }
+        if matches!(stage, Stage::Running) {
+            // As long as the reader would have left it.
+            self.stop(stage, self.plan.kill_after * 3 / 5, Cause::Died);
+        }
+        false
+    }
+
+    fn signal_all(&mut self, signal: Signal) {
         tree::signal_all(signal, self.child.group());
+        // The reader passes TERM on, and says why.
+        if let Some(script) = &mut self.script
+            && (signal == Signal::SIGKILL || self.child.ended().is_some())
+        {
+            let keys: Vec<_> = self.locks.iter().map(|held| quoted(held.key().as_str())).collect();
+            let lost = if self.locks.iter().all(Held::is_held) { "cannot keep" } else { "lost" };
+            let keys = keys.join(", ");
+            script
+                .signal_all(signal, &format!("{lost} {keys}; the script that held it is stopped"));
+        }
     }
 
     /// Asks all to end, while the lock is safe, and leaves them some time.
-    fn stop(&self, stage: &mut Stage, grace: Duration, cause: Cause) {
+    fn stop(&mut self, stage: &mut Stage, grace: Duration, cause: Cause) {
         self.signal_all(Signal::SIGTERM);
         // One that was stopped can only obey if it runs.
         self.signal_all(Signal::SIGCONT);
         *stage = Stage::Told { kill_at: BootClock.now().after(grace), cause };
     }
 
-    fn kill(&self, stage: &mut Stage, now: Moment, cause: Cause) {
+    fn kill(&mut self, stage: &mut Stage, now: Moment, cause: Cause) {
         self.signal_all(Signal::SIGKILL);
         *stage = Stage::Killed { at: now, again: now.after(AGAIN.0), pause: AGAIN.0, cause };
     }
@@ -323,6 +353,10 @@ impl Supervisor<'_> {
 
     fn pause(&self, stage: &Stage, ended_at: Option<Moment>, now: Moment) -> Duration {
         let next = match stage {
+            Stage::Told { kill_at, .. } if self.script.is_some() => {
+                // The kernel tells us of the end of children only.
+                kill_at.since(now).min(SCRIPT_LOOK)
+            }
             Stage::Running => {
                 let (schedule, _) = self.outlook(now);
                 let settled = ended_at.filter(|_| self.caller.is_there());

@@ -45,6 +45,9 @@ pub(super) struct Descendant {
     started: u64,
 }
 
+/// A process by its number and when it was started, in ticks since the boot: no other has both.
+pub(crate) type Process = (i32, u64);
+
 /// Whether somebody is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
@@ -104,13 +107,20 @@ mod platform {
 
     use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
-    use super::{Descendant, Signal};
+    use super::{Descendant, Process, Signal};
 
     /// One line of `/proc/PID/stat`.
     struct Line {
         process: Descendant,
         parent: i32,
+        session: i32,
         state: u8,
+    }
+
+    impl Line {
+        fn can_run(&self) -> bool {
+            !matches!(self.state, b'Z' | b'X')
+        }
     }
 
     /// All of our descendants that can still run, as far as `/proc` shows them.
@@ -121,25 +131,57 @@ mod platform {
         if shown.ok().and_then(|link| link.to_str()?.parse().ok()) != Some(us) {
             return Vec::new();
         }
+        let mut found: Vec<_> = descent(i32::try_from(us).unwrap_or(0), lines())
+            .into_iter()
+            .filter(Line::can_run)
+            .map(|line| line.process)
+            .collect();
+        found.sort_by_key(|process| process.pid);
+        found
+    }
+
+    fn lines() -> Vec<Line> {
         let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
         let numbers =
             entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        numbers.filter_map(look).collect()
+    }
+
+    /// Those among `lines` that descend from `root`.
+    fn descent(root: i32, lines: Vec<Line>) -> Vec<Line> {
         let mut children: HashMap<i32, Vec<Line>> = HashMap::new();
-        for line in numbers.filter_map(look) {
+        for line in lines {
             children.entry(line.parent).or_default().push(line);
         }
         let mut found = Vec::new();
-        let mut parents = vec![i32::try_from(us).unwrap_or(0)];
+        let mut parents = vec![root];
         while let Some(parent) = parents.pop() {
-            for Line { process, state, .. } in children.remove(&parent).unwrap_or_default() {
-                parents.push(process.pid);
-                if !matches!(state, b'Z' | b'X') {
-                    found.push(process);
-                }
+            for line in children.remove(&parent).unwrap_or_default() {
+                parents.push(line.process.pid);
+                found.push(line);
             }
         }
-        found.sort_by_key(|process| process.pid);
         found
+    }
+
+    /// Every process that can still run.
+    pub(crate) fn all() -> Vec<Process> {
+        let lines = lines().into_iter().filter(Line::can_run);
+        lines.map(|line| (line.process.pid, line.process.started)).collect()
+    }
+
+    /// All that can still run of what descends from another process, without those of our own session: if that process
+    /// is the first of a container, we are its children too.
+    pub(crate) fn below(root: i32) -> Vec<Process> {
+        let ours = rustix::process::getsid(None).map_or(0, rustix::process::Pid::as_raw_pid);
+        let others = lines().into_iter().filter(|line| line.session != ours).collect();
+        let found = descent(root, others).into_iter().filter(Line::can_run);
+        found.map(|line| (line.process.pid, line.process.started)).collect()
+    }
+
+    /// Whose line of `/proc/PID/stat` this is.
+    pub(crate) fn identity(stat: &[u8]) -> Option<Process> {
+        parse(stat).map(|line| (line.process.pid, line.process.started))
     }
 
     fn look(pid: i32) -> Option<Line> {
@@ -158,7 +200,7 @@ mod platform {
         let id = |at: usize| i32::try_from(number(at)?).ok();
         let state = fields.first()?.bytes().next()?;
         let process = Descendant { pid, name, group: id(2)?, started: number(19)? };
-        Some(Line { process, parent: id(1)?, state })
+        Some(Line { process, parent: id(1)?, session: id(3)?, state })
     }
 
     impl Descendant {
@@ -170,8 +212,7 @@ mod platform {
 
     /// When a process that can still run was started, in ticks since the boot: with its number it is unique.
     pub(crate) fn started(pid: i32) -> Option<u64> {
-        let line = look(pid)?;
-        (!matches!(line.state, b'Z' | b'X')).then_some(line.process.started)
+        look(pid).filter(Line::can_run).map(|line| line.process.started)
     }
 
     /// Sends a signal to the process `pid` that was started at `started`, and to no other that has its number by now.
@@ -193,9 +234,10 @@ mod platform {
         fn a_name_with_brackets_and_spaces_does_not_confuse_the_reader() {
             let line =
                 parse(b"42 (a) R 1 (b) S 7 99 98 0 -1 4194560 1 2 3 4 5 6 7 8 9 10 1 0 4711 0 0");
-            let Line { process, parent, state } = line.unwrap();
+            let Line { process, parent, session, state } = line.unwrap();
             assert_eq!((process.pid, process.name.as_str()), (42, "a) R 1 (b"));
             assert_eq!((parent, state, process.group, process.started), (7, b'S', 99, 4711));
+            assert_eq!(session, 98);
             assert!(parse(b"").is_none() && parse(b"42 (sh) S").is_none());
         }
     }
@@ -203,11 +245,29 @@ mod platform {
 
 #[cfg(not(target_os = "linux"))]
 mod platform {
-    use super::{Descendant, Signal};
+    use super::{Descendant, Process, Signal};
 
     pub(in super::super) fn descendants() -> Vec<Descendant> {
         Vec::new()
     }
+
+    pub(crate) fn all() -> Vec<Process> {
+        Vec::new()
+    }
+
+    pub(crate) fn below(_: i32) -> Vec<Process> {
+        Vec::new()
+    }
+
+    pub(crate) fn identity(_: &[u8]) -> Option<Process> {
+        None
+    }
+
+    pub(crate) fn started(_: i32) -> Option<u64> {
+        None
+    }
+
+    pub(crate) fn signal_one(_: i32, _: u64, _: Signal) {}
 
     impl Descendant {
         pub(super) fn signal(&self, _: Signal) {}
@@ -215,8 +275,7 @@ mod platform {
 }
 
 pub(super) use platform::descendants;
-#[cfg(target_os = "linux")]
-pub(crate) use platform::{signal_one, started};
+pub(crate) use platform::{all, below, identity, signal_one, started};
 
 #[cfg(test)]
 mod tests {

@@ -17,6 +17,7 @@ use nix::unistd::Pid;
 use rustix::process::WaitStatus;
 
 use super::alarm::Alarm;
+use super::holders::Script;
 use super::line::{Ending, Heard, Line, ToGuardian, ToWrapper};
 use super::plan::Plan;
 use super::signals::{self, Blocked, Signals};
@@ -41,11 +42,13 @@ pub(super) fn run(options: &RunOptions, plan: Plan, args: &[OsString]) -> Result
     // Before the runtime: its threads must not take signals either.
     let blocked = signals::block().map_err(|error| cannot("block signals", &error))?;
     tree::adopt_orphans().map_err(|error| cannot("become a child subreaper", &error))?;
+    let script = super::open_script(options)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| cannot("start", &error))?;
     let ending = runtime.block_on(async {
         let wrapper = Wrapper::start(options, plan, args, &blocked);
-        let wrapper = wrapper.map_err(|error| cannot("start another process", &error))?;
+        let mut wrapper = wrapper.map_err(|error| cannot("start another process", &error))?;
+        wrapper.script = script;
         Ok::<_, Failure>(wrapper.watch().await)
     })?;
     for line in &ending.lines {
@@ -75,6 +78,10 @@ struct Wrapper<'a> {
     liveness: Vec<OwnedFd>,
     /// The process group of the command.
     group: Option<i32>,
+    /// How the command's first process ended, if it became ours.
+    first: Option<WaitStatus>,
+    /// What else is at work under the lock; the command is then the one that reads its pipe.
+    script: Option<Script>,
     /// When nobody may be at work any more.
     dead_by: Option<Moment>,
 }
@@ -112,6 +119,8 @@ impl<'a> Wrapper<'a> {
             ended: None,
             liveness: Vec::new(),
             group: None,
+            first: None,
+            script: None,
             dead_by: None,
         })
     }
@@ -204,6 +213,8 @@ impl<'a> Wrapper<'a> {
         tree::reap(|pid, status| {
             if pid == self.guardian.as_raw() {
                 self.ended = Some(status);
+            } else if Some(pid) == self.group {
+                self.first = Some(status);
             }
         })
     }
@@ -231,10 +242,23 @@ impl<'a> Wrapper<'a> {
         let mut told = false;
         let mut pause = LOOK.0;
         let started = BootClock.now();
-        while self.reap() == Left::Somebody {
+        let mut script_told = false;
+        loop {
+            let left = self.reap();
+            if left == Left::Nobody && self.script_is_over() {
+                break;
+            }
             let now = BootClock.now();
             if now >= kill_at {
+                // The tree first: its reader would take the end of the script for one by itself.
                 tree::signal_all(Signal::SIGKILL, None);
+                self.signal_script(Signal::SIGKILL);
+            } else if left == Left::Nobody {
+                // Its reader is gone, which would have done it.
+                if !std::mem::replace(&mut script_told, true) {
+                    self.signal_script(Signal::SIGTERM);
+                    kill_at = kill_at.min(now.after(self.plan.kill_after * 3 / 5));
+                }
             } else if !std::mem::replace(&mut told, true) && self.ended.is_some() {
                 tree::signal_all(Signal::SIGTERM, None);
                 tree::signal_all(Signal::SIGCONT, None);
@@ -257,6 +281,21 @@ impl<'a> Wrapper<'a> {
         self.take_terminal_back();
         self.liveness.clear();
         self.lost(&left)
+    }
+
+    /// Whether nobody is left of the script, or its reader said that it has ended or gave the lock back.
+    fn script_is_over(&mut self) -> bool {
+        let done = self.first.is_some_and(|status| status.exit_status() == Some(0));
+        done || self.script.as_mut().is_none_or(Script::is_over)
+    }
+
+    fn signal_script(&mut self, signal: Signal) {
+        if let Some(script) = &mut self.script {
+            let keys: Vec<_> = self.options.keys.iter().map(|key| quoted(key)).collect();
+            let keys = keys.join(", ");
+            let why = format!("lost {keys}: its keeper was killed or stood still");
+            script.signal_all(signal, &why);
+        }
     }
 
     fn take_terminal_back(&self) {

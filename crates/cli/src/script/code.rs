@@ -5,6 +5,8 @@ use std::path::Path;
 
 use holdtight::Fence;
 
+use crate::run::holders::BOUND;
+
 /// The variable that lists what this script holds, the last one last.
 pub(crate) const VARIABLE: &str = "HOLDTIGHT_HOLD";
 
@@ -49,13 +51,19 @@ pub(super) fn bind(hold: &Hold, pipe: &Path, before: &[Hold]) -> Option<String> 
     let list: Vec<String> = before.iter().chain([hold]).map(Hold::line).collect();
     let mut code = String::new();
     // Without a directory the shell cannot make a file of that name, so a keeper that is gone is noticed here.
-    let _ =
-        writeln!(code, "{{ exec {n}<>{pipe} && printf b >&{n}; }} || {}", end(crate::exit::LOST));
+    // A shell that reads a file by itself finds itself there, where `$$` would name the shell around a subshell.
+    let _ = writeln!(
+        code,
+        "{{ exec {n}<>{pipe} && IFS= read -r HOLDTIGHT_SHELL </proc/self/stat \\\n\
+         && printf '{}%s\\n' \"$HOLDTIGHT_SHELL\" >&{n}; }} || {}",
+        char::from(BOUND),
+        end(crate::exit::LOST)
+    );
     let _ = writeln!(code, "{VARIABLE}={}", quoted(&list.join("\n")));
     let _ = writeln!(code, "HOLDTIGHT_KEY={}", quoted(&hold.key));
     let _ = writeln!(code, "HOLDTIGHT_FENCE={}", hold.fence);
     let _ = writeln!(code, "export {VARIABLE} HOLDTIGHT_KEY HOLDTIGHT_FENCE");
-    let _ = writeln!(code, "unset HOLDTIGHT_FENCES HOLDTIGHT_DEADLINE");
+    let _ = writeln!(code, "unset HOLDTIGHT_FENCES HOLDTIGHT_DEADLINE HOLDTIGHT_SHELL");
     Some(code)
 }
 

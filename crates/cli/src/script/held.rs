@@ -3,18 +3,18 @@
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use holdtight::{DistributedLock, Fence};
 use rustix::fs::OFlags;
 
 use super::code::{Hold, VARIABLE, holds};
-use super::holders::bits;
-use super::keep::RELEASE;
 use crate::args::CheckArgs;
 use crate::conflict::quoted;
 use crate::context::Context;
 use crate::exit::{self, Failure};
+use crate::run::holders::{PLACE, RELEASE, bits};
 use crate::run::tree;
 use crate::{output, store};
 
@@ -140,27 +140,30 @@ pub(crate) async fn release(key: Option<&str>, context: &Context) -> Result<Opti
     Ok(Some(exit::OK))
 }
 
+/// The pipe that the keeper reads, as one of its descriptors.
+fn pipe_of(hold: &Hold) -> Option<PathBuf> {
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", hold.keeper.0)).ok()?;
+    let paths = descriptors.flatten().map(|entry| entry.path());
+    let is_named = |path: &PathBuf| {
+        let target = std::fs::read_link(path).unwrap_or_default();
+        target.parent().is_some_and(|place| {
+            place.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PLACE))
+        })
+    };
+    let is_pipe =
+        |path: &PathBuf| std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo());
+    paths.filter(is_named).find(is_pipe)
+}
+
 async fn give_back(hold: &Hold, context: &Context) -> Result<(), Failure> {
     if !is_alive(hold) {
         return Err(is_lost(&hold.key, "its keeper is gone, or it was given back before"));
     }
-    let closed = || {
-        let told = format!(
-            "descriptor {} is not the one that `hold` opened; call `release` in the script itself",
-            hold.descriptor
-        );
-        Failure::usage(told)
-    };
-    let mut pipe = OpenOptions::new()
-        .write(true)
-        .custom_flags(bits(OFlags::NONBLOCK))
-        .open(format!("/proc/self/fd/{}", hold.descriptor))
-        .map_err(|_| closed())?;
-    if !pipe.metadata().is_ok_and(|found| found.file_type().is_fifo()) {
-        return Err(closed());
-    }
-    pipe.write_all(&[RELEASE]).map_err(|_| closed())?;
-    drop(pipe);
+    // Not by the descriptor of this process: a script may have closed it, or use its number for something else.
+    let gone = || is_lost(&hold.key, "its keeper cannot be reached");
+    let path = pipe_of(hold).ok_or_else(gone)?;
+    let pipe = OpenOptions::new().write(true).custom_flags(bits(OFlags::NONBLOCK)).open(path);
+    pipe.and_then(|mut pipe| pipe.write_all(&[RELEASE])).map_err(|_| gone())?;
     let lock = store::connect(&context.settings).await?;
     let started = Instant::now();
     while is_alive(hold) || is_current(&lock, &hold.key, hold.fence).await? {

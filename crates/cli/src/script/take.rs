@@ -1,7 +1,7 @@
 //! `hold` itself, called inside `eval "$(…)"`: starts the keeper, waits for the lock, and prints code for the shell.
 
 use std::ffi::OsString;
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, File};
 use std::io::{self, BufRead as _, BufReader, IsTerminal as _, Read as _, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -15,7 +15,7 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 
 use super::code::{self, Hold, VARIABLE, holds};
 use super::held::is_alive;
-use super::keep::{self, KEEPER, PIPE};
+use super::keep::{self, KEEPER};
 use crate::args::HoldArgs;
 use crate::config::Origin;
 use crate::conflict::quoted;
@@ -23,10 +23,14 @@ use crate::context::Context;
 use crate::disposition;
 use crate::duration;
 use crate::exit::{self, Failure};
+use crate::run::holders::{self, PIPE, PLACE, SHELL};
 use crate::{output, store};
 
 /// The lease when nothing else is said, as for `run`.
 const TTL: Duration = Duration::from_secs(30);
+
+/// The numbers that every shell can redirect. Scripts are fond of 3 and, for flock, of 9, so these come last.
+const FREE: [u32; 7] = [8, 7, 6, 5, 4, 9, 3];
 
 /// Takes the lock, and prints what the shell has to do to keep it.
 pub(crate) fn take(args: &HoldArgs, context: &Context) -> Result<u8, Failure> {
@@ -52,7 +56,7 @@ pub(crate) fn take(args: &HoldArgs, context: &Context) -> Result<u8, Failure> {
     let (keeper, ready) = match taken {
         Ok(taken) => taken,
         Err(failure) => {
-            keep::remove(&place);
+            holders::remove(&place);
             return Err(failure);
         }
     };
@@ -85,8 +89,8 @@ fn must_be_evaluated() -> Result<(), Failure> {
 fn free_descriptor() -> Result<u32, Failure> {
     let is_free =
         |number: &u32| std::fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_err();
-    (3..=9).rev().find(is_free).ok_or_else(|| {
-        Failure::usage("all descriptors from 3 to 9 are in use; close one, as in: exec 9>&-")
+    FREE.into_iter().find(is_free).ok_or_else(|| {
+        Failure::usage("all descriptors from 3 to 9 are in use; close one, as in: exec 8>&-")
     })
 }
 
@@ -98,16 +102,17 @@ fn make_place() -> Result<PathBuf, Failure> {
     for parent in runtime.into_iter().chain([std::env::temp_dir()]) {
         for number in 0..16 {
             let now = holdtight::Clock::now(&holdtight::BootClock).as_nanos();
-            let place =
-                parent.join(format!("holdtight-hold-{}-{now:x}-{number}", std::process::id()));
+            let place = parent.join(format!("{PLACE}{}-{now:x}-{number}", std::process::id()));
             match DirBuilder::new().mode(0o700).create(&place) {
                 Ok(()) => {
-                    let made = mkfifoat(CWD, place.join(PIPE), Mode::RUSR | Mode::WUSR);
+                    let pipe = mkfifoat(CWD, place.join(PIPE), Mode::RUSR | Mode::WUSR);
+                    let made = pipe.map_err(io::Error::from);
+                    let made = made.and_then(|()| File::create_new(place.join(SHELL)));
                     return match made {
-                        Ok(()) => Ok(place),
+                        Ok(_) => Ok(place),
                         Err(error) => {
-                            keep::remove(&place);
-                            Err(Failure::file(&place, &error.into()))
+                            holders::remove(&place);
+                            Err(Failure::file(&place, &error))
                         }
                     };
                 }
@@ -153,6 +158,7 @@ impl Keeper {
         line.push(format!("--ttl={}", duration::text(ttl)).into());
         line.push(format!("--kill-after={}", duration::text(grace)).into());
         line.push(format!("--told-as={}", script_name()).into());
+        line.extend(["--script".into(), place.into()]);
         if args.patience.nonblock {
             line.push("--nonblock".into());
         }
