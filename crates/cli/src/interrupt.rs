@@ -9,7 +9,7 @@ use holdtight::DistributedLock;
 
 use crate::config::Settings;
 use crate::exit::Failure;
-use crate::store;
+use crate::{store, threads};
 
 /// How long a store may take to hear that nobody waits any more; after that its leases end by themselves.
 const WITHDRAWAL: Duration = Duration::from_secs(2);
@@ -26,6 +26,7 @@ pub(crate) async fn or_stopped<T, W>(
 where
     W: AsyncFnOnce(&DistributedLock) -> Result<T, Failure>,
 {
+    threads::must_start(threads::FOR_A_LOCK)?;
     let mut signals = platform::Signals::block()?;
     let connecting = store::builder(settings).connect_within(patience);
     let lock = match signals.or_else(connecting).await {
@@ -67,6 +68,7 @@ mod platform {
 
     use crate::disposition::{self, is_ignored};
     use crate::exit::{self, Failure};
+    use crate::threads;
 
     /// The signals that ask a process to end, blocked and waited for by a thread of their own.
     ///
@@ -90,7 +92,7 @@ mod platform {
             std::thread::Builder::new()
                 .name("signals".to_owned())
                 .spawn(move || set.wait().map(|signal| tell.send(signal)))
-                .map_err(|error| cannot(&error))?;
+                .map_err(|error| threads::cannot(&error))?;
             Ok(Self { first })
         }
 

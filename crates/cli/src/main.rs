@@ -18,6 +18,7 @@ mod run;
 #[cfg(target_os = "linux")]
 mod script;
 mod store;
+mod threads;
 mod token;
 mod waiting;
 

@@ -89,6 +89,55 @@ fn too_few_descriptors_are_called_too_few_descriptors() {
 }
 
 #[test]
+fn where_no_threads_can_be_started_it_is_said_and_nothing_is_left_behind() {
+    // Limits of processes do not count for root.
+    const USER: u32 = 60_124;
+    let root = rustix::process::getuid().is_root();
+    let home = Home::new();
+    if root {
+        std::os::unix::fs::chown(home.path(""), Some(USER), Some(USER)).unwrap();
+    }
+    // Where it was built others may have no business.
+    std::fs::copy(env!("CARGO_BIN_EXE_holdtight"), home.path("holdtight")).unwrap();
+    let call = |limit: &str, line: &str| {
+        let command = home.command(line.split(' '));
+        let user = USER.to_string();
+        let mut shell = Command::new(if root { "setpriv" } else { "bash" });
+        if root {
+            shell.args(["--reuid", &user, "--regid", &user, "--clear-groups", "bash"]);
+        }
+        shell.args(["-c", &format!("ulimit -u {limit} >/dev/null; exec \"$0\" \"$@\"")]);
+        shell.arg(home.path("holdtight")).args(command.get_args()).env_clear();
+        shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        shell.current_dir(home.path("")).stdin(std::process::Stdio::null());
+        Started::new(&mut shell).finish()
+    };
+    if !call("", "status k").stderr.is_empty() {
+        eprintln!("skipped: the command cannot be called as another user");
+        return;
+    }
+    let mut refused = 0;
+    for limit in 1..6 {
+        for line in ["run -n k true", "--json acquire -n a", "status k", "ls", "wait -w 0 k"] {
+            let output = call(&limit.to_string(), line);
+            let told = stderr(&output);
+            assert!(!told.contains("panicked"), "{line} with {limit} processes: {told}");
+            assert_eq!(told.lines().count() > 0, code(&output) > 1, "{line}: {told}");
+            if code(&output) > 1 {
+                refused += 1;
+                assert!([69, 126].contains(&code(&output)), "{line}: {}: {told}", code(&output));
+                assert!(told.contains("temporarily unavailable"), "{line}: {told}");
+                assert_eq!(told.starts_with('{'), line.contains("--json"), "{told}");
+                assert_eq!(code(&call("", "status a")), 1, "{line} with {limit}");
+            } else if line.contains("acquire") {
+                return;
+            }
+        }
+    }
+    assert!(refused > 5, "some limits are too low");
+}
+
+#[test]
 fn a_holder_under_somebody_elses_name_is_shown_with_its_number() {
     let uid = rustix::process::getuid().as_raw();
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap();

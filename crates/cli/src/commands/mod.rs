@@ -25,7 +25,7 @@ use crate::config::{Settings, ThisProcess};
 use crate::context::Context;
 use crate::exit::{self, Failure};
 use crate::run::Role;
-use crate::store;
+use crate::{store, threads};
 
 /// Runs the command that the command line names; returns the exit code.
 pub(crate) fn main(args: &[OsString], role: Role) -> u8 {
@@ -96,6 +96,7 @@ fn perform(command: Command, context: &Context) -> Result<u8, Failure> {
 
 /// One thread is enough for one call, and starts faster than a pool.
 fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    threads::must_start(1)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
         runtime.map_err(|error| Failure::new(exit::SOFTWARE, format!("cannot start: {error}")))?;

@@ -25,6 +25,7 @@ use super::{RunOptions, cannot, environment, give_back, refused, tree};
 use crate::conflict::{self, quoted};
 use crate::exit::{self, Failure};
 use crate::output::{self, Span};
+use crate::threads;
 
 /// The hidden argument that makes a guardian of us: `ARGUMENT PID`, with the number of the wrapper, and the wrapper's own
 /// arguments.
@@ -37,6 +38,7 @@ const WITHDRAWAL: Duration = Duration::from_secs(1);
 pub(super) fn run(options: RunOptions, plan: Plan) -> Result<u8, Failure> {
     // It was executed from a file called `exe`, which is what `ps` and `top` would show.
     let _ = std::fs::write("/proc/self/comm", "holdtight");
+    threads::must_start(threads::FOR_A_LOCK - 1)?;
     tree::adopt_orphans().map_err(|error| cannot("become a child subreaper", &error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| cannot("start", &error))?;

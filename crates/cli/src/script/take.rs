@@ -7,6 +7,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal, kill};
@@ -24,7 +25,7 @@ use crate::disposition;
 use crate::duration;
 use crate::exit::{self, Failure};
 use crate::run::holders::{self, PIPE, PLACE, SHELL};
-use crate::{output, store};
+use crate::{output, store, threads};
 
 /// The lease when nothing else is said, as for `run`.
 const TTL: Duration = Duration::from_secs(30);
@@ -186,15 +187,13 @@ impl Keeper {
 
     /// Waits until it has the lock, and passes on what it says meanwhile. Ctrl-C ends both.
     fn wait(mut self) -> Result<(Self, Ready), Failure> {
-        self.end_with_us();
-        let relay = self.0.stderr.take().map(|mut stderr| {
-            std::thread::spawn(move || {
-                let mut chunk = [0; 4096];
-                while let Ok(read @ 1..) = stderr.read(&mut chunk) {
-                    let _ = io::stderr().write_all(&chunk[..read]);
-                }
-            })
-        });
+        let relay = match self.end_with_us().and_then(|()| self.relay()) {
+            Ok(relay) => relay,
+            Err(error) => {
+                self.stop();
+                return Err(threads::cannot(&error));
+            }
+        };
         let mut ready = String::new();
         if let Some(stdout) = &mut self.0.stdout {
             let _ = BufReader::new(stdout).read_line(&mut ready);
@@ -212,20 +211,34 @@ impl Keeper {
         Err(Failure::silent(code.unwrap_or(exit::SOFTWARE)))
     }
 
+    /// Passes on what the keeper says.
+    fn relay(&mut self) -> io::Result<Option<JoinHandle<()>>> {
+        let Some(mut stderr) = self.0.stderr.take() else { return Ok(None) };
+        let relay = move || {
+            let mut chunk = [0; 4096];
+            while let Ok(read @ 1..) = stderr.read(&mut chunk) {
+                let _ = io::stderr().write_all(&chunk[..read]);
+            }
+        };
+        std::thread::Builder::new().spawn(relay).map(Some)
+    }
+
     /// Has a signal that ends us end the keeper too.
-    fn end_with_us(&self) {
+    fn end_with_us(&self) -> io::Result<()> {
         let wanted = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
         let ours = wanted.into_iter().filter(|signal| !disposition::is_ignored(*signal));
         let set: SigSet = ours.collect();
         let keeper = self.0.id();
         if set.thread_block().is_ok() {
-            std::thread::spawn(move || {
+            let end = move || {
                 if let Ok(signal) = set.wait() {
                     send_term(keeper);
                     disposition::die_of(signal);
                 }
-            });
+            };
+            std::thread::Builder::new().spawn(end)?;
         }
+        Ok(())
     }
 
     fn stop(mut self) {
