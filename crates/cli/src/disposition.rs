@@ -21,6 +21,13 @@ pub(crate) fn die_of(signal: Signal) {
     }
 }
 
+/// Has a file that may not grow (`ulimit -f`) be an error to be told, and not a death without a word.
+///
+/// To be called before any thread is started.
+pub(crate) fn survive_file_limit() {
+    let _ = SigSet::from(Signal::SIGXFSZ).thread_block();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

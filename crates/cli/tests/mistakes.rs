@@ -140,6 +140,26 @@ fn a_bad_key_is_bad_data() {
 }
 
 #[test]
+fn what_is_no_text_is_bad_data_in_a_key_and_a_usage_error_in_an_option() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let home = Home::new();
+    let call = |words: &[&[u8]]| {
+        home.call_with(words.iter().map(|word| std::ffi::OsStr::from_bytes(word))).code
+    };
+    for key in [&[&b"acquire"[..], b"-n", b"\xff"][..], &[b"run", b"-k", b"\xff", b"true"]] {
+        assert_eq!(call(key), 65);
+    }
+    for option in [
+        &[&b"acquire"[..], b"--reason", b"\xff", b"k"][..],
+        &[b"run", b"--reason=\xff", b"k", b"true"],
+        &[b"--store", b"file:/\xff", b"status", b"k"],
+        &[b"acquire", b"-w\xff", b"k"],
+    ] {
+        assert_eq!(call(option), 64);
+    }
+}
+
+#[test]
 fn a_mistake_is_told_before_the_store_is_asked() {
     // A port that was free a moment ago.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

@@ -118,6 +118,19 @@ fn after_kill_9_of_the_wrapper_or_the_guardian_nobody_is_left_wherever_it_went()
 }
 
 #[test]
+fn a_guardian_that_is_killed_before_the_command_runs_is_exit_74() {
+    let bench = Bench::new();
+    assert_eq!(code(&bench.output(&["acquire", "k", "--ttl", "1h"])), 0);
+    let run = bench.start(&["run", "k", "--", "touch", "ran"]);
+    eventually("its guardian", || guardian_of(&run).is_some());
+    kill(guardian_of(&run).unwrap(), Signal::KILL);
+    let output = run.finish();
+    assert_eq!(code(&output), 74, "{}", stderr(&output));
+    assert!(stderr(&output).contains("nothing was run"), "{}", stderr(&output));
+    assert!(!bench.path("ran").exists());
+}
+
+#[test]
 fn a_nested_run_is_part_of_the_work_of_the_outer_one() {
     let bench = Bench::new();
     std::fs::write(bench.path("stay"), "").unwrap();

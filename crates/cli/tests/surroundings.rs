@@ -82,10 +82,40 @@ fn too_few_descriptors_are_called_too_few_descriptors() {
                 let named = told.contains("open files") || told.contains("files are open");
                 assert!(named, "{line} with {limit} descriptors: {}: {told}", code(&output));
                 assert!(!told.contains("mount it"), "{line} with {limit} descriptors: {told}");
+                if told.contains("the store is out of") {
+                    assert_eq!(code(&output), 69, "{line} with {limit} descriptors: {told}");
+                }
             }
         }
     }
     assert!(failed > 5, "some limits are too low");
+}
+
+#[test]
+fn a_file_that_may_not_grow_is_an_error_and_not_a_death_without_a_word() {
+    let home = Home::new();
+    home.call("status k");
+    for line in ["acquire -n k", "run -n k true", "fenced-write --fence 7 file"] {
+        let command = home.command(line.split(' '));
+        let mut shell = Command::new("bash");
+        shell.args(["-c", "ulimit -f 0; echo new | \"$0\" \"$@\""]);
+        shell.arg(command.get_program()).args(command.get_args()).env_clear();
+        shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let output = shell.current_dir(home.path("")).output().unwrap();
+        assert_eq!(code(&output), 69, "{line}: {}", stderr(&output));
+        assert!(stderr(&output).contains("File too large"), "{line}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn where_there_is_no_proc_it_is_named() {
+    let bench = Bench::new();
+    for call in ["run k true", "hold k | cat"] {
+        let script = format!("mount -t tmpfs none /proc && $H {call}");
+        let flags = ["--user", "--map-root-user", "--mount"];
+        let Some(output) = unshared(&bench, &flags, &script) else { return };
+        assert!(stderr(&output).contains("is /proc mounted?"), "{call}: {}", stderr(&output));
+    }
 }
 
 #[test]

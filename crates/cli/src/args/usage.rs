@@ -2,8 +2,8 @@
 
 use std::ffi::OsString;
 
-use clap::Parser as _;
 use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser as _};
 
 use super::run::with_key_as_option;
 use super::{Cli, Command};
@@ -54,6 +54,26 @@ fn one_command(cli: Cli) -> Result<Cli, Failure> {
     Ok(cli)
 }
 
+/// Whether the first word that is no text belongs to an option, and not to a key.
+fn is_value_of_option(args: &[OsString]) -> bool {
+    let Some(at) = args.iter().position(|word| word.to_str().is_none()) else { return false };
+    let word = args[at].to_string_lossy();
+    let before = at.checked_sub(1).and_then(|before| args[before].to_str()).unwrap_or_default();
+    let cli = Cli::command();
+    let commands = cli.get_subcommands().chain([&cli]);
+    let options = commands.flat_map(clap::Command::get_arguments).filter(|option| {
+        option.get_action().takes_values() && option.get_long().is_some_and(|name| name != "key")
+    });
+    options.into_iter().any(|option| {
+        let long = format!("--{}", option.get_long().unwrap_or_default());
+        let short = option.get_short().map(|letter| format!("-{letter}"));
+        let joined = |name: &String| word.starts_with(name.as_str());
+        before == long
+            || short.as_ref().is_some_and(|short| before == short || joined(short))
+            || joined(&format!("{long}="))
+    })
+}
+
 /// What clap has to say, in our words; help and version are printed, and end the command well.
 fn explain(error: &clap::Error, args: &[OsString]) -> Failure {
     let text = error.render();
@@ -75,7 +95,8 @@ fn explain(error: &clap::Error, args: &[OsString]) -> Failure {
     if text.contains(TOKEN_MARK) {
         return crate::token::on_command_line();
     }
-    let code = if error.kind() == ErrorKind::InvalidUtf8 { exit::DATA } else { exit::USAGE };
+    let is_key = error.kind() == ErrorKind::InvalidUtf8 && !is_value_of_option(args);
+    let code = if is_key { exit::DATA } else { exit::USAGE };
     Failure::new(code, format!("{}; see holdtight {}--help", one_line(&text), command(args)))
 }
 

@@ -52,6 +52,11 @@ pub(crate) fn main(args: &[OsString], role: Role) -> u8 {
 }
 
 fn dispatch(cli: Cli, role: Role, args: &[OsString]) -> Result<u8, Failure> {
+    // `run` does it by itself, and undoes it for its command.
+    #[cfg(unix)]
+    if !matches!(cli.command, Command::Run(_) | Command::Hold(_)) {
+        crate::disposition::survive_file_limit();
+    }
     // These need no settings, and must work where the settings are broken, or withheld.
     match &cli.command {
         Command::Completions(args) => return completions::run(args),

@@ -144,12 +144,13 @@ impl Run {
             terminal.and_then(|stdin| Terminal::open(hello.group, &std::fs::File::from(stdin)));
         let started = BootClock.now();
         let made = Alarm::new()
+            .map_err(|error| cannot("set an alarm", &error))
             .and_then(|alarm| Ok((alarm, self.start(store, &handles, caller, hello, blocked)?)));
         let (alarm, child) = match made {
             Ok(made) => made,
-            Err(error) => {
+            Err(failure) => {
                 self.warn(give_back::give_back(&store.lock, handles, None).await);
-                return Err(cannot("start another process", &error));
+                return Err(failure);
             }
         };
         let locks: Vec<Held> = handles.iter().map(LockHandle::held).collect();
@@ -210,7 +211,7 @@ impl Run {
         caller: &mut Caller,
         hello: Hello,
         blocked: &Blocked,
-    ) -> io::Result<Running> {
+    ) -> Result<Running, Failure> {
         if let Some(liveness) = store.liveness()? {
             caller.share(&liveness);
         }
@@ -221,7 +222,8 @@ impl Run {
         let legacy = Legacy { stdin: hello.stdin, blocked, liveness };
         let child = Running::start(command, legacy, |process| {
             environment::set(process, &locks, ends, store_url, *pass_store);
-        })?;
+        });
+        let child = child.map_err(|error| cannot("start another process", &error))?;
         if let Some(group) = child.group() {
             caller.started(group.id());
         }

@@ -33,7 +33,7 @@ use self::plan::Plan;
 use crate::exit::Failure;
 
 /// The command was found, but it, or what guards it, could not be started.
-const CANNOT_START: u8 = 126;
+pub(crate) const CANNOT_START: u8 = 126;
 /// There is no such command.
 const NOT_FOUND: u8 = 127;
 
@@ -67,8 +67,18 @@ fn open_script(options: &RunOptions) -> Result<Option<holders::Script>, Failure>
 }
 
 /// The file we were started from, even if another has taken its place since.
-fn own_binary() -> io::Result<std::path::PathBuf> {
-    if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
+pub(crate) fn own_binary() -> io::Result<std::path::PathBuf> {
+    if !cfg!(target_os = "linux") {
+        return std::env::current_exe();
+    }
+    let path = "/proc/self/exe";
+    match std::fs::symlink_metadata(path) {
+        Ok(_) => Ok(path.into()),
+        Err(error) => {
+            let told = format!("{path}: {error}; is /proc mounted? It is needed");
+            Err(io::Error::new(error.kind(), told))
+        }
+    }
 }
 
 /// The exit code for a command that could not be run.

@@ -1,6 +1,5 @@
 //! The store of a run: its locks, the lock file that shows that we live, and what last went wrong with it.
 
-use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -42,12 +41,8 @@ impl Store {
     }
 
     /// What shows that we live, in a store that watches processes: to be shared with the guardian.
-    pub(super) fn liveness(&self) -> io::Result<Option<SharedLiveness>> {
-        self.files
-            .as_ref()
-            .map(|files| files.share_liveness())
-            .transpose()
-            .map_err(io::Error::other)
+    pub(super) fn liveness(&self) -> Result<Option<SharedLiveness>, LockError> {
+        self.files.as_ref().map(|files| files.share_liveness()).transpose()
     }
 
     /// Why the last renewal failed, if it did.

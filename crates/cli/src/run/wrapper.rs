@@ -311,10 +311,7 @@ impl<'a> Wrapper<'a> {
         let keys: Vec<_> = self.options.keys.iter().map(|key| quoted(key)).collect();
         let keys = keys.join(", ");
         let (code, reason) = if self.group.is_none() {
-            (
-                exit::SOFTWARE,
-                "the process that was to hold it was killed; nothing was run".to_owned(),
-            )
+            (exit::LOST, "the process that was to hold it was killed; nothing was run".to_owned())
         } else if left.is_empty() {
             (
                 exit::LOST,

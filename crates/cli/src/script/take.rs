@@ -25,6 +25,7 @@ use crate::disposition;
 use crate::duration;
 use crate::exit::{self, Failure};
 use crate::run::holders::{self, PIPE, PLACE, SHELL};
+use crate::run::{CANNOT_START, own_binary};
 use crate::{output, store, threads};
 
 /// The lease when nothing else is said, as for `run`.
@@ -171,7 +172,10 @@ impl Keeper {
         }
         line.push("--".into());
         line.extend(keep::words(place.as_os_str(), grace));
-        let keeper = Command::new("/proc/self/exe")
+        let cannot = |error: io::Error| {
+            Failure::new(CANNOT_START, format!("cannot start another process: {error}"))
+        };
+        let keeper = Command::new(own_binary().map_err(cannot)?)
             .arg0("holdtight")
             .args(line)
             .stdin(Stdio::null())
@@ -179,10 +183,7 @@ impl Keeper {
             // Not ours: whoever reads that to its end must not wait for the end of the script.
             .stderr(Stdio::piped())
             .spawn();
-        let keeper = keeper.map_err(|error| {
-            Failure::new(exit::SOFTWARE, format!("cannot start another process: {error}"))
-        })?;
-        Ok(Self(keeper))
+        Ok(Self(keeper.map_err(cannot)?))
     }
 
     /// Waits until it has the lock, and passes on what it says meanwhile. Ctrl-C ends both.
