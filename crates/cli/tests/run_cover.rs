@@ -345,6 +345,17 @@ fn what_cannot_be_killed_keeps_the_lock_and_that_is_what_is_said() {
     assert_eq!(next(&["-n"]), 75, "it works on, so it keeps the lock");
     std::fs::write(bench.path("go"), "").unwrap();
     assert_eq!(next(&["-w", "60s"]), 0);
+    // One that ends by itself before we give up was not stopped either.
+    let script = "import os,time; os.setresuid(0,0,0); time.sleep(3)";
+    let mut run = std::process::Command::new("setpriv");
+    run.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&holdtight);
+    run.args(["run", "k", "--max-hold", "1s", "--kill-after", "200ms", "--"]);
+    run.args(["sh", "-c", quiet]).arg(&sleep).arg(script).current_dir(&here).stdin(Stdio::null());
+    run.env("HOLDTIGHT_STORE", &store).env("HOME", &here);
+    let output = Started::new(&mut run).finish();
+    let told = stderr(&output);
+    assert_eq!(code(&output), 74, "{told}");
+    assert!(told.contains("could not be stopped") && !told.contains("was stopped"), "{told}");
 }
 
 #[test]

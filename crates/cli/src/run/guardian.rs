@@ -167,6 +167,7 @@ impl Run {
             caller,
             child,
             script: self.script.take(),
+            refused: false,
             sleeps_until: None,
         };
         let outcome = supervisor.watch().await;
@@ -291,7 +292,12 @@ impl Run {
             })
             .to_string()
         } else {
-            format!("holdtight: lost {}: {reason}; the command was stopped", quoted(&key))
+            let end = if outcome.refused {
+                "a process of the command could not be stopped, and has ended by itself"
+            } else {
+                "the command was stopped"
+            };
+            format!("holdtight: lost {}: {reason}; {end}", quoted(&key))
         };
         Ending { code: exit::LOST, lines: vec![line], ..Ending::default() }
     }

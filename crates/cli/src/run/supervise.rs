@@ -18,7 +18,7 @@ use super::line::Ending;
 use super::plan::{Plan, Schedule, Step};
 use super::signals::Signals;
 use super::terminal::Terminal;
-use super::tree::{self, Left};
+use super::tree::{self, Left, Obeyed};
 use crate::conflict::quoted;
 use crate::exit;
 use crate::output;
@@ -62,6 +62,8 @@ pub(super) struct Outcome {
     pub(super) on_terminal: bool,
     /// The last signal that was sent to us to be passed on.
     pub(super) passed_on: Option<Signal>,
+    /// Set if something of it could not be stopped, and has ended by itself.
+    pub(super) refused: bool,
     /// Set if there was nothing to run.
     pub(super) refusal: Option<std::io::Error>,
 }
@@ -100,6 +102,8 @@ pub(super) struct Supervisor<'a> {
     pub(super) child: Running,
     /// What else is at work under these locks; the child is then the one that reads its pipe.
     pub(super) script: Option<Script>,
+    /// Somebody may not be signalled, so whatever ends of itself was not stopped.
+    pub(super) refused: bool,
     /// The end of the lease of a job that Ctrl-Z has stopped: renewals do not count until it goes on.
     pub(super) sleeps_until: Option<Moment>,
 }
@@ -257,7 +261,7 @@ impl Supervisor<'_> {
     }
 
     fn signal_all(&mut self, signal: Signal) {
-        tree::signal_all(signal, self.child.group());
+        self.refused |= tree::signal_all(signal, self.child.group()) == Obeyed::No;
         // The reader passes TERM on, and says why.
         if let Some(script) = &mut self.script
             && (signal == Signal::SIGKILL || self.child.ended().is_some())
@@ -406,7 +410,7 @@ impl Supervisor<'_> {
         if !continued {
             // It has no shell that could stop it. What the kernel does to such groups is done to the command.
             match by {
-                Signal::SIGTTIN | Signal::SIGTTOU => group.signal(Signal::SIGHUP),
+                Signal::SIGTTIN | Signal::SIGTTOU => _ = group.signal(Signal::SIGHUP),
                 Signal::SIGTSTP => {}
                 _ => return,
             }
@@ -462,7 +466,8 @@ impl Supervisor<'_> {
             Stage::Told { cause, .. } | Stage::Killed { cause, .. } => Some(cause),
         };
         let refusal = self.child.refusal();
-        Outcome { ended: self.child.ended(), cause, on_terminal, passed_on, refusal }
+        let (ended, refused) = (self.child.ended(), self.refused);
+        Outcome { ended, cause, on_terminal, passed_on, refused, refusal }
     }
 }
 

@@ -24,8 +24,8 @@ impl Group {
     /// Sends a signal to every member at once.
     ///
     /// Only while its leader is not reaped: after that the number may be another's.
-    pub(super) fn signal(self, signal: Signal) {
-        let _ = killpg(self.0, signal);
+    pub(super) fn signal(self, signal: Signal) -> Obeyed {
+        Obeyed::unless(killpg(self.0, signal) == Err(nix::errno::Errno::EPERM))
     }
 
     /// Whether the kernel knows no such group any more.
@@ -55,6 +55,20 @@ pub(super) enum Left {
     Somebody,
 }
 
+/// Whether a signal reached everybody it was meant for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Obeyed {
+    Yes,
+    /// Somebody is another user's by now, and not to be told anything.
+    No,
+}
+
+impl Obeyed {
+    fn unless(refused: bool) -> Self {
+        if refused { Self::No } else { Self::Yes }
+    }
+}
+
 /// Reaps every child that has ended, and hands each to `ended`.
 pub(super) fn reap(mut ended: impl FnMut(i32, rustix::process::WaitStatus)) -> Left {
     use rustix::process::{WaitOptions, wait};
@@ -77,15 +91,14 @@ pub(super) fn adopt_orphans() -> std::io::Result<()> {
 
 /// Sends `signal` to all of our descendants: by the group to its members, which reaches them at once and leaves out
 /// nobody who is just being started, and one by one to all others.
-pub(super) fn signal_all(signal: Signal, group: Option<Group>) {
-    if let Some(group) = group {
-        group.signal(signal);
-    }
+pub(super) fn signal_all(signal: Signal, group: Option<Group>) -> Obeyed {
+    let mut refused = group.is_some_and(|group| group.signal(signal) == Obeyed::No);
     for process in descendants() {
         if group.is_none_or(|group| process.group != group.id()) {
-            process.signal(signal);
+            refused |= process.signal(signal) == Obeyed::No;
         }
     }
+    Obeyed::unless(refused)
 }
 
 /// Who is left, for people: `pid 42 (sleep), pid 43 (rsync)`.
@@ -105,9 +118,10 @@ pub(super) fn list(processes: &[Descendant]) -> String {
 mod platform {
     use std::collections::HashMap;
 
+    use rustix::io::Errno;
     use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
-    use super::{Descendant, Process, Signal};
+    use super::{Descendant, Obeyed, Process, Signal};
 
     /// One line of `/proc/PID/stat`.
     struct Line {
@@ -205,8 +219,8 @@ mod platform {
 
     impl Descendant {
         /// Sends a signal to this process and to no other that has its number by now.
-        pub(super) fn signal(&self, signal: Signal) {
-            signal_one(self.pid, self.started, signal);
+        pub(super) fn signal(&self, signal: Signal) -> Obeyed {
+            Obeyed::unless(send(self.pid, self.started, signal) == Some(Errno::PERM))
         }
     }
 
@@ -217,13 +231,16 @@ mod platform {
 
     /// Sends a signal to the process `pid` that was started at `started`, and to no other that has its number by now.
     pub(crate) fn signal_one(pid: i32, started: u64, signal: Signal) {
-        let Some(number) = Pid::from_raw(pid) else { return };
-        let Some(signal) = rustix::process::Signal::from_named_raw(signal as i32) else { return };
-        let Ok(pidfd) = pidfd_open(number, PidfdFlags::empty()) else { return };
+        send(pid, started, signal);
+    }
+
+    /// The same; says why the process did not get it, if it is there.
+    fn send(pid: i32, started: u64, signal: Signal) -> Option<Errno> {
+        let signal = rustix::process::Signal::from_named_raw(signal as i32)?;
+        let pidfd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
         // The descriptor keeps the process, so what is looked at now is what gets the signal.
-        if look(pid).is_some_and(|now| now.process.started == started) {
-            let _ = pidfd_send_signal(&pidfd, signal);
-        }
+        look(pid).filter(|now| now.process.started == started)?;
+        pidfd_send_signal(&pidfd, signal).err()
     }
 
     #[cfg(test)]
@@ -245,7 +262,7 @@ mod platform {
 
 #[cfg(not(target_os = "linux"))]
 mod platform {
-    use super::{Descendant, Process, Signal};
+    use super::{Descendant, Obeyed, Process, Signal};
 
     pub(in super::super) fn descendants() -> Vec<Descendant> {
         Vec::new()
@@ -270,7 +287,9 @@ mod platform {
     pub(crate) fn signal_one(_: i32, _: u64, _: Signal) {}
 
     impl Descendant {
-        pub(super) fn signal(&self, _: Signal) {}
+        pub(super) fn signal(&self, _: Signal) -> Obeyed {
+            Obeyed::Yes
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use super::holders::Script;
 use super::line::{Ending, Heard, Line, ToGuardian, ToWrapper};
 use super::plan::Plan;
 use super::signals::{self, Blocked, Signals};
-use super::tree::{self, Left};
+use super::tree::{self, Left, Obeyed};
 use super::{RunOptions, cannot, guardian, own_binary};
 use crate::conflict::quoted;
 use crate::disposition;
@@ -242,7 +242,7 @@ impl<'a> Wrapper<'a> {
         let mut told = false;
         let mut pause = LOOK.0;
         let started = BootClock.now();
-        let mut script_told = false;
+        let (mut script_told, mut refused) = (false, false);
         loop {
             let left = self.reap();
             if left == Left::Nobody && self.script_is_over() {
@@ -251,7 +251,7 @@ impl<'a> Wrapper<'a> {
             let now = BootClock.now();
             if now >= kill_at {
                 // The tree first: its reader would take the end of the script for one by itself.
-                tree::signal_all(Signal::SIGKILL, None);
+                refused |= tree::signal_all(Signal::SIGKILL, None) == Obeyed::No;
                 self.signal_script(Signal::SIGKILL);
             } else if left == Left::Nobody {
                 // Its reader is gone, which would have done it.
@@ -280,7 +280,7 @@ impl<'a> Wrapper<'a> {
         let left = tree::descendants();
         self.take_terminal_back();
         self.liveness.clear();
-        self.lost(&left)
+        self.lost(&left, refused)
     }
 
     /// Whether nobody is left of the script, or its reader said that it has ended or gave the lock back.
@@ -307,11 +307,18 @@ impl<'a> Wrapper<'a> {
         }
     }
 
-    fn lost(&self, left: &[tree::Descendant]) -> Ending {
+    fn lost(&self, left: &[tree::Descendant], refused: bool) -> Ending {
         let keys: Vec<_> = self.options.keys.iter().map(|key| quoted(key)).collect();
         let keys = keys.join(", ");
         let (code, reason) = if self.group.is_none() {
             (exit::LOST, "the process that was to hold it was killed; nothing was run".to_owned())
+        } else if left.is_empty() && refused {
+            (
+                exit::LOST,
+                "the process that held it was killed or stood still; a process of the command could not be stopped, \
+                 and has ended by itself"
+                    .to_owned(),
+            )
         } else if left.is_empty() {
             (
                 exit::LOST,
