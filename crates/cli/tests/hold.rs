@@ -437,12 +437,16 @@ fn what_reads_the_scripts_output_to_its_end_does_not_wait_for_the_keeper() {
 fn a_signal_that_ends_the_wait_ends_the_keeper_too() {
     let bench = Bench::new();
     let held = bench.output(&["acquire", "k", "--ttl", "1h"]);
-    let mut waiting = Started::new(&mut bench.holdtight(&["hold", "k"]));
+    let place = bench.path("pipes");
+    fs::create_dir(&place).unwrap();
+    let mut waiter = bench.holdtight(&["hold", "k"]);
+    let mut waiting = Started::new(waiter.env("XDG_RUNTIME_DIR", &place));
     let wrapper = keeper(&bench);
     eventually("its guardian", || child_of(wrapper).is_some());
     waiting.signal(Signal::INT);
     eventually("the end of hold", || waiting.has_ended());
     eventually("the end of the keeper", || !runs(wrapper));
+    assert_eq!(fs::read_dir(&place).unwrap().count(), 0, "the pipe is left behind");
     let mut release = bench.holdtight(&["release"]);
     release.env("HOLDTIGHT_TOKEN", stdout(&held).trim());
     assert_eq!(code(&Started::new(&mut release).finish()), 0);

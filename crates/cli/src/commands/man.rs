@@ -58,7 +58,7 @@ const EXIT_STATUS: &[Row] = &[
     ("73", "A later holder wrote the file already: nothing was changed.", FENCED),
     (
         "74",
-        "The lock was lost, and the command was stopped; or what was to be told could not be written, and the lock was given back.",
+        "The lock was lost, and the command was stopped; or what was to be told could not be written, and a lock taken for it was given back.",
         STORES,
     ),
     (

@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use rustix::process::WaitStatus;
 
 use super::alarm::Alarm;
-use super::holders::Script;
+use super::holders::{self, Script};
 use super::line::{Ending, Heard, Line, ToGuardian, ToWrapper};
 use super::plan::Plan;
 use super::signals::{self, Blocked, Signals};
@@ -58,6 +58,10 @@ pub(super) fn run(options: &RunOptions, plan: Plan, args: &[OsString]) -> Result
         if ending.to_group {
             // The terminal sent it to the command alone. Shells and `make` around us stop only if they get it too.
             let _ = signals::send_to_our_group(signal);
+        }
+        if let Some(place) = &options.script {
+            // Whoever called us would do it, if we came back.
+            holders::remove(place);
         }
         disposition::die_of(signal);
         return Ok(exit::signalled(signal as i32));
