@@ -18,6 +18,7 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
 use crate::config::FirestoreConfig;
+use crate::door::Door;
 use crate::error::{Fault, nonsense, refused};
 
 /// The longest answer: a page of a list, with room.
@@ -39,6 +40,7 @@ pub(crate) struct Client {
     /// `https://…/v1/projects/…/documents`.
     base: String,
     timeout: Duration,
+    door: Arc<Door>,
 }
 
 impl Client {
@@ -77,6 +79,7 @@ impl Client {
             credentials,
             base: format!("{root}/v1/{}", config.documents()),
             timeout: config.timeout,
+            door: Arc::default(),
         })
     }
 
@@ -114,20 +117,33 @@ impl Client {
                 ))
             })
         };
-        let http = self.http.clone();
+        let (http, door, timeout) = (self.http.clone(), Arc::clone(&self.door), self.timeout);
         let exchange = async move {
-            let answer = http.request(request).await.map_err(|error| {
-                if error.is_connect() {
-                    let unreached =
-                        LockError::unavailable("Firestore cannot be reached; check the network");
-                    return Fault::Failed(unreached.with_source(error));
-                }
-                lost(format!("the connection broke ({error})"))
-            })?;
-            let status = answer.status().as_u16();
-            let bytes = Limited::new(answer.into_body(), ANSWER_BYTES).collect().await;
-            let bytes =
-                bytes.map_err(|error| lost(format!("the answer broke off ({error})")))?.to_bytes();
+            let Ok(leave) = tokio::time::timeout_at(limit, door.enter()).await else {
+                let unsent = "Firestore does not answer; check the network";
+                return Err(LockError::unavailable(unsent).into());
+            };
+            let leave = leave?;
+            let asking = async {
+                let answer = http.request(request).await.map_err(|error| {
+                    if error.is_connect() {
+                        let unreached = LockError::unavailable(
+                            "Firestore cannot be reached; check the network",
+                        );
+                        return Fault::Failed(unreached.with_source(error));
+                    }
+                    lost(format!("the connection broke ({error})"))
+                })?;
+                let status = answer.status().as_u16();
+                let bytes = Limited::new(answer.into_body(), ANSWER_BYTES).collect().await;
+                let broke_off = |error| lost(format!("the answer broke off ({error})"));
+                Ok((status, bytes.map_err(broke_off)?.to_bytes()))
+            };
+            let answer = tokio::time::timeout_at(limit, asking)
+                .await
+                .unwrap_or_else(|_| Err(lost(format!("no answer came in {timeout:?}"))));
+            door.leave(&leave, answer.is_ok());
+            let (status, bytes) = answer?;
             match (status, serde_json::from_slice::<Value>(&bytes)) {
                 (200, Ok(answer)) => Ok(answer),
                 (200, Err(_)) => Err(nonsense("it is no JSON").into()),
@@ -135,11 +151,9 @@ impl Client {
             }
         };
         // In a task of its own: the connections that it opens, or waits for, are everybody's.
-        match spawn_lasting(tokio::time::timeout_at(limit, exchange)).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(lost(format!("no answer came in {:?}", self.timeout))),
-            Err(error) => Err(lost(format!("the request was cut off ({error})"))),
-        }
+        spawn_lasting(exchange)
+            .await
+            .unwrap_or_else(|error| Err(lost(format!("the request was cut off ({error})"))))
     }
 
     async fn bearer(&self) -> Result<String, LockError> {

@@ -9,6 +9,7 @@
 mod client;
 mod config;
 mod document;
+mod door;
 mod error;
 mod list;
 mod memory;
