@@ -23,7 +23,7 @@ impl DistributedLock {
     /// that is stopped by a loss, or panics, does not count: the lock is given back.
     ///
     /// # Errors
-    /// As [`Acquire::run`], without `Timeout`; [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a period of more
+    /// As [`Acquire::run`](crate::Acquire::run), without `Timeout`; [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a period of more
     /// than 24 hours.
     ///
     /// # Cancel safety
