@@ -305,7 +305,7 @@ fn what_cannot_be_killed_keeps_the_lock_and_that_is_what_is_said() {
     // A program that becomes root, as sudo does, and a run of somebody who is not.
     let open = std::os::unix::fs::PermissionsExt::from_mode;
     let here = bench.path("");
-    std::fs::set_permissions(&here, open(0o777)).unwrap();
+    std::fs::set_permissions(&here, open(0o1777)).unwrap();
     let sleep = bench.path("rootsleep");
     std::fs::copy("/usr/bin/python3", &sleep).unwrap();
     std::fs::set_permissions(&sleep, open(0o4755)).unwrap();
