@@ -124,7 +124,9 @@ impl Player {
     pub(super) async fn keep(&mut self) {
         let (lock, key) = (self.own(), self.slow("kept"));
         let claim = self.recorder.ask(&key, Form::Try, Patience::Limited);
-        match lock.try_acquire(&key).ttl(self.load.ttl).await {
+        // A store that cannot move a lock to another owner keeps it for what is left of the lease.
+        let ttl = self.load.ttl.min(self.load.brief * 3);
+        match lock.try_acquire(&key).ttl(ttl).await {
             Ok(Some(handle)) => {
                 let holding = claim.granted(handle.held());
                 let parting = holding.letting_go(LetGo::Detach);
