@@ -119,7 +119,7 @@ async fn a_cluster_loses_a_primary_and_the_rest_goes_on() {
     if cluster_is_missing() {
         return;
     }
-    let cluster = RedisCluster::start().await;
+    let cluster = RedisCluster::start_quick_to_fail_over().await;
     let store = connect(&short(&cluster.url())).await;
     let mut held = Vec::new();
     for n in 0..30 {

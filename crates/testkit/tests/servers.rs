@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use holdtight_testkit::servers::{
     Etcd, EtcdCluster, Firestore, Memcached, PgBouncer, Postgres, PostgresPair, Process, Program,
-    Redis, RedisCluster, RedisSentinel,
+    Redis, RedisCluster, RedisSentinel, SlotMove,
 };
 
 /// Runs `body` on a server's process, ends the server, and checks that nothing of it is left.
@@ -102,10 +102,24 @@ async fn a_redis_cluster_forms_and_replaces_a_dead_primary() {
     if !Program::REDIS.available() || !Program::REDIS_CLI.available() {
         return;
     }
-    let cluster = RedisCluster::start().await;
+    let cluster = RedisCluster::start_quick_to_fail_over().await;
     assert_eq!(cluster.nodes().len(), 6);
     cluster.nodes()[0].process().kill();
     cluster.wait_until_whole().await;
+}
+
+/// Where a primary that is slow for two seconds is replaced, a slot on its way to it ends up nowhere.
+#[tokio::test]
+async fn a_redis_cluster_has_patience_with_slow_primaries() {
+    if !Program::REDIS.available() || !Program::REDIS_CLI.available() {
+        return;
+    }
+    let cluster = RedisCluster::start().await;
+    for node in cluster.nodes() {
+        let timeout = node.command("CONFIG GET cluster-node-timeout").await.unwrap();
+        assert!(timeout.contains("20000"), "{timeout}");
+    }
+    SlotMove::of("k", &cluster).await.whole().await;
 }
 
 #[tokio::test]

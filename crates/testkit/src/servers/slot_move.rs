@@ -102,8 +102,14 @@ impl<'a> SlotMove<'a> {
         self.name(&owner).await;
         let started = Instant::now();
         while !self.agreed(&owner).await {
-            let slot = self.slot;
-            assert!(started.elapsed() < AGREEMENT, "nobody agrees whose the slot {slot} is");
+            if started.elapsed() >= AGREEMENT {
+                let mut views = Vec::new();
+                for node in &self.cluster.nodes()[..3] {
+                    views.push(told(node, "CLUSTER NODES").await);
+                }
+                let (slot, views) = (self.slot, views.join("\n"));
+                panic!("nobody agrees that the slot {slot} is {owner}'s:\n{views}");
+            }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
