@@ -8,7 +8,7 @@ use crate::locate::{extended_path, find};
 use crate::process::{Outcome, cargo, run as run_shown};
 use crate::requirements::REQUIREMENTS;
 use crate::workspace::Workspace;
-use crate::{TEST_COMMAND, features, imports, lengths, links};
+use crate::{TEST_COMMAND, features, imports, links};
 
 struct Step {
     name: &'static str,
@@ -18,7 +18,6 @@ struct Step {
 
 const STEPS: &[Step] = &[
     Step { name: "fmt", about: "formatting", run: fmt },
-    Step { name: "lengths", about: "no source file is too long", run: lengths::check },
     Step { name: "links", about: "local links in Markdown lead somewhere", run: links::check },
     Step { name: "imports", about: "modules import in one direction", run: imports::check },
     Step { name: "clippy", about: "lints, all targets", run: clippy },

@@ -9,7 +9,6 @@ mod codegen;
 mod features;
 mod imports;
 mod install;
-mod lengths;
 mod links;
 mod locate;
 mod peers;

@@ -3,73 +3,44 @@
 //! Users depend on the crate `holdtight`, which adds the stores and URLs. Whoever writes a store of their own
 //! depends on this crate and implements [`Backend`].
 //!
+//! Four layers, none of which knows those below it in this list: `model` is what locks are made of, `store`
+//! what a store is, `engine` what this process does with one, `api` what users hold in their hands.
+//!
 //! A request walks one way: [`DistributedLock`] → in-process queue → wait loop → [`Backend`] → store. Its answer
-//! becomes a [`LockHandle`], renewed by the keeper and, when dropped, released by the reaper.
+//! becomes a [`LockHandle`], renewed by the keeper and, when dropped, released in the background.
 
-mod acquire;
-mod backend;
-mod clock;
-mod courtesy;
-mod election;
+mod api;
 mod engine;
-mod error;
-mod event;
-mod fence;
-mod gather;
-mod grant;
-mod handle;
-mod home;
-mod info;
-mod keeper;
-mod key;
-mod lease;
-mod lock;
-mod memory;
-mod meter;
-mod owner;
-mod period;
-mod queue;
-mod reaper;
-mod register;
-mod release;
-mod resume;
-mod retry;
-mod secret;
-#[cfg(feature = "serde")]
-mod serial;
-mod set;
-mod spec;
-mod sync;
-mod token;
-mod url_parts;
-mod wait;
-mod within;
+mod model;
+mod store;
 
-pub use acquire::{Acquire, Acquiring, TryAcquire};
-pub use backend::{
+pub use api::acquire::{Acquire, Acquiring, TryAcquire};
+pub use api::election::{Election, Leadership};
+pub use api::fenced_register::FencedRegister;
+pub use api::handle::LockHandle;
+pub use api::lock::{Builder, DistributedLock, LIST_LIMIT};
+pub use api::multi::{AcquireAll, LockSet};
+pub use api::once_per::Turn;
+pub use engine::event::{Event, EventKind, Operation};
+pub use engine::held::Held;
+pub use model::clock::{BootClock, Clock, ManualClock, Moment, TokioClock};
+pub use model::error::{ErrorKind, LockError};
+pub use model::fence::Fence;
+pub use model::health::{Finding, Guarantees, Level};
+pub use model::holder::{Holder, LockInfo};
+pub use model::key::{Key, KeyForm};
+pub use model::lease::{DEFAULT_TTL, MAX_TTL, MIN_TTL, margin, valid_until};
+pub use model::loss::Loss;
+pub use model::owner::{Owner, OwnerText};
+pub use model::retry::{Jitter, RetryPolicy};
+pub use model::secret::Secret;
+pub use model::token::LockToken;
+pub use store::gather::{Crowding, Errand, Gather};
+pub use store::memory::MemoryStore;
+pub use store::runtime::{background, spawn_lasting};
+pub use store::url_parts::UrlParts;
+pub use store::{
     AcquireRequest, Attempt, Backend, Bell, Busy, Capabilities, ExtendBy, ExtendRequest, Extension,
-    Finding, Guarantees, Intent, Lease, Level, Liveness, ManyAttempt, Release, Reply, Subscription,
-    Transfer, TransferRequest, WakeUps,
+    Intent, Lease, Liveness, ManyAttempt, Release, Reply, Subscription, Transfer, TransferRequest,
+    WakeUps,
 };
-pub use clock::{BootClock, Clock, ManualClock, Moment, TokioClock};
-pub use election::{Election, Leadership};
-pub use error::{ErrorKind, LockError};
-pub use event::{Event, EventKind, Operation};
-pub use fence::Fence;
-pub use gather::{Crowding, Errand, Gather};
-pub use grant::Loss;
-pub use handle::{Held, LockHandle};
-pub use home::{background, spawn_lasting};
-pub use info::{Holder, LockInfo};
-pub use key::{Key, KeyForm};
-pub use lease::{DEFAULT_TTL, MAX_TTL, MIN_TTL, margin, valid_until};
-pub use lock::{Builder, DistributedLock, LIST_LIMIT};
-pub use memory::MemoryStore;
-pub use owner::{Owner, OwnerText};
-pub use period::Turn;
-pub use register::FencedRegister;
-pub use retry::{Jitter, RetryPolicy};
-pub use secret::Secret;
-pub use set::{AcquireAll, LockSet};
-pub use token::LockToken;
-pub use url_parts::UrlParts;

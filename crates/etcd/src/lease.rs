@@ -134,7 +134,7 @@ impl Link {
             let mut answers = Vec::with_capacity(ids.len());
             let ended = self.stream(ids, &mut answers).await;
             if let Err(error) = ended {
-                answers.resize_with(ids.len(), || Err(error.duplicate()));
+                answers.resize_with(ids.len(), || Err(error.clone()));
             }
             answers
         });

@@ -301,7 +301,7 @@ impl Link {
             if let (Some(at), Some(error)) = (trouble.last, &trouble.error)
                 && at >= arrived
             {
-                return Err(error.duplicate());
+                return Err(error.clone());
             }
             trouble.last.map(|at| at + pause(trouble.in_a_row))
         };
@@ -318,7 +318,7 @@ impl Link {
                 Ok(wire)
             }
             Err(error) => {
-                self.trouble().failed(Some(error.duplicate()));
+                self.trouble().failed(Some(error.clone()));
                 Err(error)
             }
         }

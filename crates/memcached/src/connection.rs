@@ -100,7 +100,7 @@ impl Link {
         if let Some((until, why)) = &trouble.pause
             && Instant::now() < *until
         {
-            return Err(why.duplicate());
+            return Err(why.clone());
         }
         match Session::open(&self.config, Arc::downgrade(self)).await {
             Ok(session) => {
@@ -113,7 +113,7 @@ impl Link {
                 let pause = FIRST_PAUSE * 2u32.saturating_pow(trouble.failures.min(16));
                 let pause = pause.min(LONGEST_PAUSE).mul_f64(0.5 + fastrand::f64() / 2.0);
                 trouble.failures = trouble.failures.saturating_add(1);
-                trouble.pause = Some((Instant::now() + pause, why.duplicate()));
+                trouble.pause = Some((Instant::now() + pause, why.clone()));
                 tracing::debug!(error = %why, ?pause, "no connection");
                 Err(why)
             }

@@ -359,7 +359,7 @@ impl Lane {
         }
         if let Some((began, error, next)) = &outage.last {
             if *began >= came {
-                return Err(error.duplicate());
+                return Err(error.clone());
             }
             tokio::time::sleep_until(*next).await;
         }
@@ -375,7 +375,7 @@ impl Lane {
             Err(error) => {
                 let next = Instant::now() + pause(outage.failures);
                 outage.failures += 1;
-                outage.last = Some((began, error.duplicate(), next));
+                outage.last = Some((began, error.clone(), next));
                 Err(error)
             }
         }

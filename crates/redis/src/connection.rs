@@ -484,7 +484,7 @@ impl Link {
             if door.tries.load(Ordering::Acquire) != before
                 && let Some(error) = &trouble.error
             {
-                return Err(error.duplicate());
+                return Err(error.clone());
             }
             trouble.last.map(|at| at + pause(trouble.in_a_row))
         };
@@ -496,7 +496,7 @@ impl Link {
         match opened {
             Ok(wire) => Ok(self.install(wire)),
             Err(error) => {
-                door.failed(Some(error.duplicate()));
+                door.failed(Some(error.clone()));
                 Err(error)
             }
         }

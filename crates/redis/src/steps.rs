@@ -262,7 +262,7 @@ impl RedisStore {
                 // One node in trouble is no trouble for leases on the others.
                 Err(error) => {
                     for (n, _, lease) in batch {
-                        answers[n] = Err(error.duplicate().with_key(&lease.key));
+                        answers[n] = Err(error.clone().with_key(&lease.key));
                     }
                 }
             }

@@ -1,0 +1,19 @@
+//! What a store is: the trait that store authors implement, what it is asked and answers, and the
+//! store that lives in this process.
+
+mod backend;
+mod capabilities;
+pub(crate) mod gather;
+pub(crate) mod memory;
+mod reply;
+mod request;
+pub(crate) mod runtime;
+mod shared;
+pub(crate) mod url_parts;
+mod wake;
+
+pub use backend::{Backend, Reply};
+pub use capabilities::{Capabilities, WakeUps};
+pub use reply::{Attempt, Busy, Extension, Lease, ManyAttempt, Release, Transfer};
+pub use request::{AcquireRequest, ExtendBy, ExtendRequest, Intent, Liveness, TransferRequest};
+pub use wake::{Bell, Subscription};
