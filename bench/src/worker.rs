@@ -41,8 +41,7 @@ pub fn run(url: &str) -> Result<(), Failure> {
         return serve(|request| bare_file(Path::new(place), true, request));
     }
     let runtime = load::runtime()?;
-    let lock =
-        runtime.block_on(DistributedLock::builder(url.to_owned()).wait_forever().connect())?;
+    let lock = runtime.block_on(holdtight::builder(url.to_owned()).wait_forever().connect())?;
     serve(|request| answer(&runtime, &lock, request))
 }
 

@@ -41,7 +41,7 @@ impl Stage {
 
     /// Our library with its defaults.
     pub(crate) fn lock(&self) -> Result<DistributedLock, Failure> {
-        Ok(self.runtime.block_on(DistributedLock::connect(self.server.url()))?)
+        Ok(self.runtime.block_on(holdtight::connect(self.server.url()))?)
     }
 
     /// The client that our library uses too, set up as our library does, and nothing above it.

@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use holdtight::DistributedLock;
 use holdtight_testkit::servers::{Etcd, Firestore, Memcached, Program};
 
 use super::US;
@@ -67,7 +66,7 @@ fn comparison<S: 'static, W>(
 where
     W: Future<Output = Result<(), Failure>> + Send + 'static,
 {
-    let lock = runtime.block_on(DistributedLock::connect(url))?;
+    let lock = runtime.block_on(holdtight::connect(url))?;
     let each = move |effort: Effort| (effort.work(pairs) / TASKS).max(1);
     let our_runtime = Arc::clone(runtime);
     let us = Contender::new(US, Role::Us, move |effort| {

@@ -94,8 +94,7 @@ fn spans(effort: Effort) -> (Duration, Duration) {
 
 fn on_postgres() -> Result<Comparison, Failure> {
     let stage = postgres::Stage::start()?;
-    let lock =
-        stage.runtime().block_on(holdtight::DistributedLock::connect(stage.server().url()))?;
+    let lock = stage.runtime().block_on(holdtight::connect(stage.server().url()))?;
     let us = Contender::new(US, Role::Us, move |effort| {
         let held = stage.runtime().block_on(async { lock.acquire("p5").await })?;
         let (proxy, url) = stage.counted()?;

@@ -77,7 +77,7 @@ fn on_redis(
     tasks: u64,
 ) -> Result<impl FnMut(Effort) -> Result<f64, Failure> + use<>, Failure> {
     let stage = stage.clone();
-    let connect = holdtight::DistributedLock::builder(stage.server().url()).wait_forever();
+    let connect = holdtight::builder(stage.server().url()).wait_forever();
     let lock = stage.runtime().block_on(connect.connect())?;
     Ok(move |effort: Effort| {
         let holds = effort.work(HOLDS_ON_REDIS);

@@ -8,7 +8,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use holdtight::DistributedLock;
 use holdtight_postgres::migrate;
 use tokio::sync::Mutex;
 use tokio_postgres::Client;
@@ -44,7 +43,7 @@ fn prepare(_: Effort) -> Result<Vec<Comparison>, Failure> {
 
 fn ours(stage: &Stage) -> Result<impl FnMut(Effort) -> Result<f64, Failure> + use<>, Failure> {
     let stage = stage.clone();
-    let connect = DistributedLock::builder(stage.server().url()).auto_renew(false);
+    let connect = holdtight::builder(stage.server().url()).auto_renew(false);
     let lock = stage.runtime().block_on(connect.connect())?;
     Ok(move |effort: Effort| {
         let lock = lock.clone();
@@ -67,7 +66,7 @@ fn round_trips(stage: &Stage) -> Comparison {
     let stage = stage.clone();
     let us = Contender::new(US, Role::Us, move |effort| {
         let (proxy, url) = stage.counted()?;
-        let connect = DistributedLock::builder(url).auto_renew(false);
+        let connect = holdtight::builder(url).auto_renew(false);
         let lock = stage.runtime().block_on(connect.connect())?;
         // Each key has its connection, and the first pair on one connects it.
         for n in 0..KEYS {

@@ -152,7 +152,7 @@ fn run(
 pub(super) async fn connect(url: &str, count: usize) -> Result<Vec<DistributedLock>, Failure> {
     let mut locks = Vec::new();
     for _ in 0..count {
-        let lock = holdtight::DistributedLock::connect(url).await?;
+        let lock = holdtight::connect(url).await?;
         locks.push(DistributedLock::clone(&lock));
     }
     Ok(locks)

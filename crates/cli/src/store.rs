@@ -94,7 +94,7 @@ pub(crate) fn place(settings: &Settings) -> String {
 
 /// Starts to build locks on the chosen store.
 pub(crate) fn builder(settings: &Settings) -> Builder<ByUrl> {
-    DistributedLock::builder(settings.store.value.clone())
+    holdtight::builder(settings.store.value.clone())
 }
 
 /// Locks on the chosen store.

@@ -97,7 +97,8 @@ fn bounded(reader: impl Read) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use holdtight::{Key, Secret};
+    use holdtight::Key;
+    use holdtight::store::Secret;
 
     use super::*;
 

@@ -56,7 +56,7 @@ fn call(bench: &Bench, claim: u64, key: &str, wait: Option<&str>) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_command_and_the_library_share_keys_without_two_holders() {
     let (bench, seed) = (Bench::new(), fastrand::u64(..));
-    let lock = holdtight::DistributedLock::connect(bench.store_url()).await.unwrap();
+    let lock = holdtight::connect(bench.store_url()).await.unwrap();
     // Force would end the command's lock as it ends any: those who share keys here only wait.
     let load = Load::rush(seed).tasks(8).keys(2).grants(u64::MAX).limit(Duration::from_secs(4));
     let recorder = Recorder::new(format!("run and library, seed {seed}"));
@@ -79,7 +79,7 @@ async fn the_command_and_the_library_share_keys_without_two_holders() {
             });
         });
     };
-    tokio::join!(load.run(std::slice::from_ref(&*lock), &recorder), command);
+    tokio::join!(load.run(std::slice::from_ref(&lock), &recorder), command);
     load.settle(&lock, &recorder).await;
     let mut history = recorder.history();
     let written = written.into_inner().unwrap();

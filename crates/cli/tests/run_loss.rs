@@ -6,7 +6,7 @@ mod run_harness;
 
 use std::time::Duration;
 
-use holdtight::{DistributedLock, RetryPolicy};
+use holdtight::RetryPolicy;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use run_harness::{
@@ -244,7 +244,7 @@ async fn whoever_waits_is_woken_when_the_guardian_has_done_its_work() {
         stubborn(&bench, &["--ttl", "10m", "--kill-after", "300ms"]);
     // Never asks by itself, so that without a wake-up this fails as a hang.
     let seldom = RetryPolicy::fixed(Duration::from_secs(3600));
-    let lock = DistributedLock::builder(bench.store_url().as_str()).retry(seldom);
+    let lock = holdtight::builder(bench.store_url().as_str()).retry(seldom);
     let lock = lock.connect().await.unwrap();
     let waiter = tokio::spawn({
         let lock = lock.clone();

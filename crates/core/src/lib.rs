@@ -15,14 +15,16 @@ mod model;
 mod store;
 
 pub use api::acquire::{Acquire, Acquiring, TryAcquire};
+pub use api::builder::Builder;
 pub use api::election::{Election, Leadership};
 pub use api::fenced_register::FencedRegister;
 pub use api::handle::LockHandle;
-pub use api::lock::{Builder, DistributedLock, LIST_LIMIT};
+pub use api::lock::{DistributedLock, LIST_LIMIT};
 pub use api::multi::{AcquireAll, LockSet};
 pub use api::once_per::Turn;
 pub use engine::event::{Event, EventKind, Operation};
 pub use engine::held::Held;
+pub use engine::options::{AcquireOptions, LockOptions};
 pub use model::clock::{BootClock, Clock, ManualClock, Moment, TokioClock};
 pub use model::error::{ErrorKind, LockError};
 pub use model::fence::Fence;
@@ -41,6 +43,6 @@ pub use store::runtime::{background, spawn_lasting};
 pub use store::url_parts::UrlParts;
 pub use store::{
     AcquireRequest, Attempt, Backend, Bell, Busy, Capabilities, ExtendBy, ExtendRequest, Extension,
-    Intent, Lease, Liveness, ManyAttempt, Release, Reply, Subscription, Transfer, TransferRequest,
-    WakeUps,
+    Intent, Lease, Liveness, ManyAttempt, OpenStore, Release, Reply, Subscription, Transfer,
+    TransferRequest, WakeUps,
 };

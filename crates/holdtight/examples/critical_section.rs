@@ -5,14 +5,14 @@
 
 use std::sync::Arc;
 
-use holdtight::{DistributedLock, FencedRegister, LockError};
+use holdtight::{FencedRegister, LockError};
 
 const WORKERS: u64 = 8;
 const ROUNDS: u64 = 25;
 
 #[tokio::main]
 async fn main() -> Result<(), LockError> {
-    let lock = DistributedLock::connect("memory:").await?;
+    let lock = holdtight::connect("memory:").await?;
     // Stands for the row, file or object that the lock protects: it remembers the highest fence and refuses lower ones.
     let balance = Arc::new(FencedRegister::new(0));
 

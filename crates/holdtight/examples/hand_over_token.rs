@@ -6,7 +6,7 @@
 use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
 
-use holdtight::{DistributedLock, ErrorKind, LockToken};
+use holdtight::{ErrorKind, LockToken};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -21,7 +21,7 @@ async fn main() -> Outcome {
 async fn server() -> Outcome {
     let dir = tempfile::tempdir()?;
     let url = format!("file:{}", dir.path().join("locks").display());
-    let lock = DistributedLock::connect(&url).await?;
+    let lock = holdtight::connect(&url).await?;
     let handle = lock.acquire("invoice:7").await?;
     println!("server: took the lock");
     let fence = handle.fence();
@@ -47,7 +47,7 @@ async fn worker(url: &str) -> Outcome {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
     let token: LockToken = text.parse()?;
-    let lock = DistributedLock::connect(url).await?;
+    let lock = holdtight::connect(url).await?;
     let handle = lock.resume(token).await?;
     println!("worker: has the lock, and keeps it while it works");
     assert!(lock.try_acquire("invoice:7").await?.is_none());

@@ -16,7 +16,7 @@ type Job = FencedRegister<u32>;
 
 #[tokio::main]
 async fn main() -> Result<(), LockError> {
-    let lock = DistributedLock::connect("memory:").await?;
+    let lock = holdtight::connect("memory:").await?;
     let jobs: Arc<Vec<Job>> = Arc::new((0..JOBS).map(|_| Job::new(0)).collect());
     let mut workers = tokio::task::JoinSet::new();
     for _ in 0..WORKERS {

@@ -9,8 +9,6 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use holdtight::DistributedLock;
-
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 /// Far beyond what it takes.
@@ -29,7 +27,7 @@ async fn main() -> Outcome {
 
 /// One process that wants to lead.
 async fn candidate(url: &str, name: &str) -> Outcome {
-    let lock = DistributedLock::connect(url).await?;
+    let lock = holdtight::connect(url).await?;
     lock.election("scheduler")
         .reason(name)
         .lead(|held| async move {

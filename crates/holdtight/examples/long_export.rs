@@ -6,14 +6,14 @@
 
 use std::time::{Duration, Instant};
 
-use holdtight::{DistributedLock, LockError};
+use holdtight::LockError;
 
 const LEASE: Duration = Duration::from_secs(3);
 const BATCHES: u32 = 8;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), LockError> {
-    let lock = DistributedLock::builder("memory:").ttl(LEASE).connect().await?;
+    let lock = holdtight::builder("memory:").ttl(LEASE).connect().await?;
 
     // Renewed in the background: nothing to do but the work.
     let started = Instant::now();

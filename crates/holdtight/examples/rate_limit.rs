@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
-use holdtight::{DistributedLock, LockError};
+use holdtight::LockError;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), LockError> {
-    let lock = DistributedLock::connect("memory:").await?;
+    let lock = holdtight::connect("memory:").await?;
     let mut sent = 0;
     for _ in 0..10 {
         match lock.once_per("newsletter", HOUR, async |_| "sent").await? {

@@ -14,7 +14,7 @@ type Account = FencedRegister<i64>;
 
 #[tokio::main]
 async fn main() -> Result<(), LockError> {
-    let lock = DistributedLock::connect("memory:").await?;
+    let lock = holdtight::connect("memory:").await?;
     let accounts: Arc<Vec<Account>> = Arc::new((0..ACCOUNTS).map(|_| Account::new(100)).collect());
     let mut transfers = tokio::task::JoinSet::new();
     for number in 0..TRANSFERS {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use holdtight::{DistributedLock, EventKind, LockError};
+use holdtight::{EventKind, LockError};
 use metrics_exporter_prometheus::PrometheusBuilder;
 
 #[tokio::main(flavor = "current_thread")]
@@ -27,7 +27,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 async fn locks() -> Result<(), LockError> {
     let (renewed, mut seen) = tokio::sync::mpsc::unbounded_channel();
-    let lock = DistributedLock::builder("memory:")
+    let lock = holdtight::builder("memory:")
         .ttl(Duration::from_secs(3))
         .on_event(move |event| {
             if event.kind == EventKind::Renewed {

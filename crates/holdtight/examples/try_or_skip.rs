@@ -7,7 +7,7 @@ use holdtight::{DistributedLock, LockError};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), LockError> {
-    let lock = DistributedLock::connect("memory:").await?;
+    let lock = holdtight::connect("memory:").await?;
     let (first, second) = tokio::join!(clean_up(&lock, "web-1"), clean_up(&lock, "web-2"));
     assert_eq!([first?, second?].iter().filter(|ran| **ran).count(), 1);
     lock.shutdown().await

@@ -4,10 +4,10 @@ use std::thread;
 use std::time::Duration;
 
 use holdtight::LockError;
-use holdtight::blocking::DistributedLock;
+use holdtight::blocking;
 
 fn main() -> Result<(), LockError> {
-    let lock = DistributedLock::builder("memory:").wait(Duration::from_secs(30)).connect()?;
+    let lock = blocking::connect(holdtight::builder("memory:").wait(Duration::from_secs(30)))?;
     let workers: Vec<_> = (1..=3)
         .map(|worker| {
             let lock = lock.clone();

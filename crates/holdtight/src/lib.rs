@@ -2,9 +2,7 @@
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), holdtight::LockError> {
-//! use holdtight::DistributedLock;
-//!
-//! let lock = DistributedLock::connect("memory:").await?;
+//! let lock = holdtight::connect("memory:").await?;
 //! let receipt = lock
 //!     .with_lock("invoice:7", async |held| format!("paid under fence {}", held.fence()))
 //!     .await?;
@@ -32,7 +30,7 @@
 //!
 //! Two more features: `metrics`, see below, and `serde`, for fences, keys, tokens and what is known about a lock.
 //!
-//! A store of your own implements [`Backend`] and goes to [`DistributedLock::builder`].
+//! A store of your own implements [`Backend`](store::Backend) and goes to [`DistributedLock::builder`].
 //!
 //! # Telemetry
 //!
@@ -48,13 +46,31 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod blocking;
-mod lock;
+mod connect;
 mod stores;
 mod url;
 
-// All of the engine. Ours shadow its `Builder` and `DistributedLock`.
+/// For those who write a store of their own: the trait [`Backend`](store::Backend), with its contract,
+/// and all that it is asked and answers.
+pub mod store {
+    #[doc(inline)]
+    pub use holdtight_core::{
+        AcquireRequest, Attempt, Backend, Bell, Busy, Capabilities, ExtendBy, ExtendRequest,
+        Extension, Intent, Lease, Liveness, ManyAttempt, OpenStore, OwnerText, Release, Reply,
+        Secret, Subscription, Transfer, TransferRequest, WakeUps, background, margin,
+        spawn_lasting, valid_until,
+    };
+}
+
+pub use connect::{ByUrl, builder, connect};
 #[doc(inline)]
-pub use holdtight_core::*;
+pub use holdtight_core::{
+    Acquire, AcquireAll, AcquireOptions, BootClock, Builder, Clock, DEFAULT_TTL, DistributedLock,
+    Election, ErrorKind, Event, EventKind, Fence, FencedRegister, Finding, Guarantees, Held,
+    Holder, Jitter, Key, KeyForm, LIST_LIMIT, Leadership, Lease, Level, Liveness, LockError,
+    LockHandle, LockInfo, LockOptions, LockSet, LockToken, Loss, MAX_TTL, MIN_TTL, ManualClock,
+    MemoryStore, Moment, Operation, Owner, RetryPolicy, TokioClock, TryAcquire, Turn,
+};
 #[cfg(feature = "etcd")]
 pub use holdtight_etcd as etcd;
 #[cfg(feature = "file")]
@@ -69,6 +85,5 @@ pub use holdtight_memcached as memcached;
 pub use holdtight_postgres as postgres;
 #[cfg(feature = "redis")]
 pub use holdtight_redis as redis;
-pub use lock::{Builder, ByUrl, DistributedLock, IntoStore, Ready};
-pub use stores::{migrate, open, open_within};
+pub use stores::{migrate, open};
 pub use url::StoreUrl;

@@ -5,9 +5,8 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use holdtight_core::{Backend, LockError, MemoryStore, RetryPolicy};
+use holdtight_core::{Backend, LockError, MemoryStore};
 
 use crate::url::StoreUrl;
 
@@ -73,7 +72,7 @@ const STORES: &[Row] = &[
 
 /// Opens the store that `url` names.
 ///
-/// Most programs call [`DistributedLock::connect`](crate::DistributedLock::connect) instead; this is for those that
+/// Most programs call [`connect`](crate::connect) instead; this is for those that
 /// wrap a store, or share one between several [`DistributedLock`](crate::DistributedLock)s.
 ///
 /// # Errors
@@ -101,32 +100,6 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Backend>, LockError> {
             url.scheme(),
             row.feature,
         ))),
-    }
-}
-
-/// As [`open`], and asks again for at most `limit` while the store cannot be reached: it may be restarting, or failing over.
-///
-/// # Errors
-/// As [`open`]; what will not pass by itself is told at once.
-///
-/// # Cancel safety
-/// Cancel-safe: nothing was locked yet.
-pub async fn open_within(url: &StoreUrl, limit: Duration) -> Result<Arc<dyn Backend>, LockError> {
-    let (started, pauses) = (tokio::time::Instant::now(), RetryPolicy::default());
-    // Programs that were started together do not ask together.
-    let own_pace = f64::from(std::process::id() % 97) / 97.0;
-    let mut tries = 0;
-    loop {
-        let error = match open(url).await {
-            Err(error) if error.kind().is_transient() => error,
-            opened => return opened,
-        };
-        let pause = pauses.delay(tries, own_pace);
-        if started.elapsed().saturating_add(pause) >= limit {
-            return Err(error);
-        }
-        tokio::time::sleep(pause).await;
-        tries += 1;
     }
 }
 

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use holdtight::blocking::{DistributedLock, Held, LockHandle, LockSet};
+use holdtight::blocking::{self, DistributedLock, Held, LockHandle, LockSet};
 use holdtight::{ErrorKind, MemoryStore};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn memory() -> DistributedLock {
-    DistributedLock::connect("memory:").unwrap()
+    blocking::connect("memory:").unwrap()
 }
 
 /// One of each call.
@@ -173,18 +173,17 @@ fn every_call_works_inside_a_runtime_of_many_threads_and_in_its_tasks() {
 
 #[test]
 fn a_store_that_is_ready_is_taken_with_options() {
-    let lock = DistributedLock::builder(MemoryStore::new())
+    let builder = holdtight::DistributedLock::builder(MemoryStore::new())
         .prefix("p:")
         .ttl(10 * SECOND)
-        .wait(Duration::ZERO)
-        .build()
-        .unwrap();
+        .wait(Duration::ZERO);
+    let lock = blocking::connect(builder).unwrap();
     tour(&lock);
 }
 
 #[test]
 fn a_handle_got_inside_a_runtime_is_renewed_and_released_after_that_runtime_is_gone() {
-    let lock = DistributedLock::builder("memory:").ttl(6 * SECOND).connect().unwrap();
+    let lock = blocking::connect(holdtight::builder("memory:").ttl(6 * SECOND)).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let handle = runtime.block_on(async { lock.acquire("a").get().unwrap() });
     drop(runtime);
@@ -266,13 +265,11 @@ fn a_call_on_the_background_thread_is_refused_instead_of_waiting_for_itself() {
     // Connected and used inside a runtime, so that events happen on the background thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let lock = DistributedLock::builder("memory:")
-            .on_event(move |_| {
-                let answer = other.is_locked("x").map_err(|error| error.kind());
-                let _ = seen.lock().unwrap().send(answer);
-            })
-            .connect()
-            .unwrap();
+        let builder = holdtight::builder("memory:").on_event(move |_| {
+            let answer = other.is_locked("x").map_err(|error| error.kind());
+            let _ = seen.lock().unwrap().send(answer);
+        });
+        let lock = blocking::connect(builder).unwrap();
         lock.acquire("a").get().unwrap().release().unwrap();
     });
     assert_eq!(saw.recv_timeout(10 * SECOND).unwrap(), Err(ErrorKind::InvalidConfig));

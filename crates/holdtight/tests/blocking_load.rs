@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use holdtight::blocking::{self, Held, LockHandle};
-use holdtight::{DistributedLock, ErrorKind, LockError};
+use holdtight::{ErrorKind, LockError};
 use holdtight_testkit::history::{
     Claim, Form, Holding, LetGo, Load, Patience, Recorder, Refusal, Rules, check,
 };
@@ -161,9 +161,8 @@ async fn threads_and_tasks_share_keys_in_files_without_two_holders() {
 
 async fn share(store: &str) {
     let (seed, enough) = (fastrand::u64(..), 600);
-    let lock = DistributedLock::connect(store).await.unwrap();
-    let blocking =
-        tokio::task::block_in_place(|| blocking::DistributedLock::connect(store)).unwrap();
+    let lock = holdtight::connect(store).await.unwrap();
+    let blocking = tokio::task::block_in_place(|| blocking::connect(store)).unwrap();
     let recorder = Recorder::new(format!("blocking, {store}, seed {seed}"));
     let threads: Vec<_> = (0..4)
         .map(|n| {
@@ -173,7 +172,7 @@ async fn share(store: &str) {
         .collect();
     let load = Load::rush(seed).tasks(6).keys(2).ttl(TTL);
     let load = load.grants(enough).limit(Duration::from_secs(60));
-    load.run(std::slice::from_ref(&*lock), &recorder).await;
+    load.run(std::slice::from_ref(&lock), &recorder).await;
     tokio::task::block_in_place(|| {
         for thread in threads {
             thread.join().unwrap();

@@ -4,20 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use holdtight::{Backend, Builder, DistributedLock, ErrorKind, EventKind, MemoryStore, StoreUrl};
+use holdtight::store::Backend;
+use holdtight::{Builder, DistributedLock, ErrorKind, EventKind, MemoryStore, StoreUrl};
 
 type Result = std::result::Result<(), Box<dyn std::error::Error>>;
 
 #[tokio::test]
 async fn an_unnamed_memory_store_is_private_and_a_named_one_is_shared() -> Result {
-    let (a, b) =
-        (DistributedLock::connect("memory:").await?, DistributedLock::connect("memory:").await?);
+    let (a, b) = (holdtight::connect("memory:").await?, holdtight::connect("memory:").await?);
     let held = a.acquire("k").await?;
     assert!(!b.is_locked("k").await?);
     drop(held);
 
-    let (a, b) =
-        (DistributedLock::connect("memory:x").await?, DistributedLock::connect("memory:x").await?);
+    let (a, b) = (holdtight::connect("memory:x").await?, holdtight::connect("memory:x").await?);
     let held = a.acquire("k").await?;
     assert!(b.is_locked("k").await?);
     drop(held);
@@ -30,7 +29,7 @@ async fn an_unnamed_memory_store_is_private_and_a_named_one_is_shared() -> Resul
 async fn two_connections_to_one_directory_exclude_each_other() -> Result {
     let dir = tempfile::tempdir()?;
     let url = format!("file:{}", dir.path().join("locks").display());
-    let (a, b) = (DistributedLock::connect(&*url).await?, DistributedLock::connect(url).await?);
+    let (a, b) = (holdtight::connect(&*url).await?, holdtight::connect(url).await?);
     let held = a.acquire("k").await?;
     assert!(b.try_acquire("k").await?.is_none());
     let fence = held.fence();
@@ -61,8 +60,7 @@ async fn options_are_applied_to_a_url_and_to_a_store() -> Result {
     let bare = Builder::shared(store).build()?;
     assert!(bare.is_locked("app:k").await? && !bare.is_locked("k").await?);
 
-    let error =
-        DistributedLock::builder("memory:").ttl(Duration::ZERO).connect().await.unwrap_err();
+    let error = holdtight::builder("memory:").ttl(Duration::ZERO).connect().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     Ok(())
 }
@@ -70,9 +68,9 @@ async fn options_are_applied_to_a_url_and_to_a_store() -> Result {
 #[tokio::test]
 async fn no_error_and_no_debug_shows_a_password() {
     for url in ["nosuch://ann:tiger@h/0", "tiger", "memory://ann:tiger@x/y"] {
-        let error = DistributedLock::connect(url).await.unwrap_err();
+        let error = holdtight::connect(url).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
-        let shown = format!("{error} {error:?} {:?}", DistributedLock::builder(url));
+        let shown = format!("{error} {error:?} {:?}", holdtight::builder(url));
         assert!(!shown.contains("tiger"), "{shown}");
     }
 }
@@ -80,7 +78,7 @@ async fn no_error_and_no_debug_shows_a_password() {
 #[tokio::test]
 async fn everything_of_the_engine_is_here_and_the_locks_are_ours() -> Result {
     // Ours, not the engine's: only ours has `connect`.
-    let lock: holdtight::DistributedLock = holdtight::DistributedLock::connect("memory:").await?;
+    let lock: holdtight::DistributedLock = holdtight::connect("memory:").await?;
     let set: holdtight::LockSet = lock.acquire_all(["a", "b"]).await?;
     assert!(lock.is_locked("a").await? && lock.is_locked("b").await?);
     set.release().await?;
@@ -92,8 +90,8 @@ async fn everything_of_the_engine_is_here_and_the_locks_are_ours() -> Result {
 async fn a_builder_starts_with_all_that_names_or_is_a_store() -> Result {
     let url = String::from("memory:named-in-all-ways");
     let (a, b) = (
-        DistributedLock::builder(&url).connect().await?,
-        DistributedLock::builder(url.as_str()).connect().await?,
+        holdtight::builder(&url).connect().await?,
+        holdtight::builder(url.as_str()).connect().await?,
     );
     let held = a.acquire("k").await?;
     assert!(b.is_locked("k").await?);
@@ -108,7 +106,7 @@ async fn a_builder_starts_with_all_that_names_or_is_a_store() -> Result {
     );
     let held = a.acquire("k").await?;
     assert!(b.is_locked(held.key()).await? && !c.is_locked(held.key()).await?);
-    assert!(holdtight::blocking::DistributedLock::builder(&url).connect().is_ok());
+    assert!(holdtight::blocking::connect(&url).is_ok());
     Ok(())
 }
 

@@ -9,10 +9,8 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use holdtight::{
-    Backend, Builder, DistributedLock, EventKind, LockError, LockToken, MemoryStore, Operation,
-    StoreUrl,
-};
+use holdtight::store::Backend;
+use holdtight::{Builder, EventKind, LockError, LockToken, MemoryStore, Operation, StoreUrl};
 use holdtight_testkit::{Chaos, Fault, Method};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
@@ -214,14 +212,14 @@ async fn scenario(store: Arc<dyn Backend>, told: &Told) -> Vec<LockToken> {
 fn blocking_scenario(told: &Told) -> Vec<LockToken> {
     use holdtight::blocking;
     let sink = told.clone();
-    let builder = blocking::DistributedLock::builder("memory:")
+    let builder = holdtight::builder("memory:")
         .on_event(move |event| {
             sink.note(event);
             assert!(event.kind != EventKind::Extended, "a sink that panics is logged");
         })
         .reveal_keys(|_| true);
     told.note(&builder);
-    let lock = builder.connect().unwrap();
+    let lock = blocking::connect(builder).unwrap();
     told.note(&lock);
     let mut tokens = Vec::new();
     told.note(&lock.acquire("a"));
@@ -360,7 +358,7 @@ async fn no_log_error_debug_event_panic_or_metric_of_any_face_tells_a_secret() {
 async fn events_show_a_hash_unless_the_predicate_lets_the_key_out() {
     let told = Told::default();
     let sink = told.clone();
-    let lock = DistributedLock::builder("memory:")
+    let lock = holdtight::builder("memory:")
         .reveal_keys(|event| {
             assert!(event.kind != EventKind::AcquireFailed, "a predicate that panics hides");
             event.operation() == Operation::Release

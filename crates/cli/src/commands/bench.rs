@@ -123,7 +123,7 @@ async fn cycles(
 
 /// A word that no other measurement has.
 fn fresh() -> Result<String, LockError> {
-    Ok(holdtight::Secret::generate()?.expose()[..8].to_owned())
+    Ok(holdtight::store::Secret::generate()?.expose()[..8].to_owned())
 }
 
 impl Percentiles {

@@ -1,6 +1,7 @@
 //! `extend`: gives the holder of a token more time.
 
-use holdtight::{DEFAULT_TTL, margin};
+use holdtight::DEFAULT_TTL;
+use holdtight::store::margin;
 use serde::Serialize;
 
 use crate::args::ExtendArgs;

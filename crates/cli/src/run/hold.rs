@@ -5,7 +5,8 @@
 use std::future::{Future, IntoFuture};
 use std::time::Duration;
 
-use holdtight::{Acquiring, DistributedLock, LockError, LockHandle, Owner};
+use holdtight::store::Reply;
+use holdtight::{DistributedLock, LockError, LockHandle, Owner};
 use nix::sys::signal::Signal;
 
 use super::RunOptions;
@@ -56,11 +57,7 @@ pub(super) async fn take_all(
 }
 
 /// The library's call for these options.
-fn acquire(
-    lock: &DistributedLock,
-    plan: &Plan,
-    options: &RunOptions,
-) -> Acquiring<Vec<LockHandle>> {
+fn acquire(lock: &DistributedLock, plan: &Plan, options: &RunOptions) -> Reply<Vec<LockHandle>> {
     let wait = if options.nonblock { Some(Duration::ZERO) } else { options.wait };
     let owner = owner(options);
     // One key has a queue, which several at once cannot have.

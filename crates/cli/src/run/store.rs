@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use holdtight::{Backend, Builder, DistributedLock, Event, EventKind, LockError, StoreUrl};
+use holdtight::store::{Backend, OpenStore as _};
+use holdtight::{Builder, DistributedLock, Event, EventKind, LockError, StoreUrl};
 use holdtight_file::{FileStore, SharedLiveness};
 
 /// An open store.
@@ -28,7 +29,7 @@ impl Store {
         let files = crate::store::files(&url)?;
         let backend: Arc<dyn Backend> = match &files {
             Some(files) => Arc::clone(files) as _,
-            None => holdtight::open_within(&url, patience).await?,
+            None => url.open_within(patience).await?,
         };
         let failure = Arc::new(Mutex::new(None));
         let heard = Arc::clone(&failure);

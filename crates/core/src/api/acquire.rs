@@ -10,7 +10,7 @@ use crate::api::handle::LockHandle;
 use crate::engine::acquire::{Outcome, acquire};
 use crate::engine::held::Held;
 use crate::engine::instance::Engine;
-use crate::engine::options::Spec;
+use crate::engine::options::AcquireOptions;
 use crate::model::error::{ErrorKind, LockError};
 use crate::model::key::Key;
 use crate::model::owner::Owner;
@@ -24,46 +24,52 @@ pub type Acquiring<T> = Pin<Box<dyn Future<Output = Result<T, LockError>> + Send
 macro_rules! options {
     ($builder:ident, $what:ident) => {
         impl $builder {
+            /// All options at once, as plain data.
+            pub fn options(mut self, options: AcquireOptions) -> Self {
+                self.options = Arc::new(options);
+                self
+            }
+
             /// The lease: how long the lock lasts if nothing is heard from its holder. Default 30 s.
             pub fn ttl(mut self, ttl: Duration) -> Self {
-                self.spec().ttl = ttl;
+                self.set().ttl = ttl;
                 self
             }
 
             /// Whether the lock is renewed in the background while the handle lives. Default: it is.
             pub fn auto_renew(mut self, auto_renew: bool) -> Self {
-                self.spec().auto_renew = auto_renew;
+                self.set().auto_renew = auto_renew;
                 self
             }
 
             /// Ends the lock after so long, however often it is renewed: for work that may hang. The handle has lost it then;
             /// others get it when the handle is dropped, or when the lease ends that was asked for last.
             pub fn max_hold(mut self, most: Duration) -> Self {
-                self.spec().max_hold = Some(most);
+                self.set().max_hold = Some(most);
                 self
             }
 
             /// Why the lock is taken, for whoever finds it held.
             pub fn reason(mut self, reason: impl Into<String>) -> Self {
-                let spec = self.spec();
-                spec.owner = Arc::new(Owner::clone(&spec.owner).with_reason(reason));
+                let options = self.set();
+                options.owner = Arc::new(Owner::clone(&options.owner).with_reason(reason));
                 self
             }
 
             /// Who takes the lock, for whoever finds it held. Default: this process.
             pub fn owner(mut self, owner: Owner) -> Self {
-                self.spec().owner = Arc::new(owner);
+                self.set().owner = Arc::new(owner);
                 self
             }
 
             /// What keeps the lock alive besides its lease. Default: this process.
             pub fn liveness(mut self, liveness: Liveness) -> Self {
-                self.spec().liveness = liveness;
+                self.set().liveness = liveness;
                 self
             }
 
-            fn spec(&mut self) -> &mut Spec {
-                Arc::make_mut(&mut self.spec)
+            fn set(&mut self) -> &mut AcquireOptions {
+                Arc::make_mut(&mut self.options)
             }
         }
 
@@ -99,7 +105,7 @@ macro_rules! future {
 pub struct Acquire {
     engine: Arc<Engine>,
     key: Result<Key, LockError>,
-    spec: Arc<Spec>,
+    options: Arc<AcquireOptions>,
     running: Option<Acquiring<LockHandle>>,
 }
 
@@ -108,7 +114,7 @@ pub struct Acquire {
 pub struct TryAcquire {
     engine: Arc<Engine>,
     key: Result<Key, LockError>,
-    spec: Arc<Spec>,
+    options: Arc<AcquireOptions>,
     running: Option<Acquiring<Option<LockHandle>>>,
 }
 
@@ -121,19 +127,19 @@ macro_rules! wait_options {
         impl $builder {
             /// How long to wait if a lock is busy. Zero makes one attempt. Default 5 s.
             pub fn wait(mut self, wait: Duration) -> Self {
-                self.spec().wait = Some(wait);
+                self.set().wait = Some(wait);
                 self
             }
 
             /// Waits until it can be had, however long that takes.
             pub fn wait_forever(mut self) -> Self {
-                self.spec().wait = None;
+                self.set().wait = None;
                 self
             }
 
             /// How a busy lock is rechecked.
             pub fn retry(mut self, retry: RetryPolicy) -> Self {
-                self.spec().retry = retry;
+                self.set().retry = retry;
                 self
             }
         }
@@ -152,15 +158,16 @@ impl Acquire {
         Self {
             engine: Arc::clone(engine),
             key: engine.key(key),
-            spec: Arc::clone(&engine.defaults),
+            options: Arc::clone(&engine.defaults),
             running: None,
         }
     }
 
     fn begin(&mut self) -> Acquiring<LockHandle> {
-        let (engine, key, spec) = (Arc::clone(&self.engine), self.key.clone(), self.spec.clone());
+        let (engine, key, options) =
+            (Arc::clone(&self.engine), self.key.clone(), self.options.clone());
         Box::pin(async move {
-            match acquire(engine, key?, spec).await? {
+            match acquire(engine, key?, options).await? {
                 Outcome::Held(hold) => Ok(LockHandle::new(hold)),
                 Outcome::Busy(error) => Err(error),
             }
@@ -234,17 +241,18 @@ pub(crate) fn done(released: Result<(), LockError>) -> Result<(), LockError> {
 
 impl TryAcquire {
     pub(crate) fn new(engine: &Arc<Engine>, key: &str) -> Self {
-        let mut spec = Arc::clone(&engine.defaults);
-        if !spec.tries_once() {
-            Arc::make_mut(&mut spec).wait = Some(Duration::ZERO);
+        let mut options = Arc::clone(&engine.defaults);
+        if !options.tries_once() {
+            Arc::make_mut(&mut options).wait = Some(Duration::ZERO);
         }
-        Self { engine: Arc::clone(engine), key: engine.key(key), spec, running: None }
+        Self { engine: Arc::clone(engine), key: engine.key(key), options, running: None }
     }
 
     fn begin(&mut self) -> Acquiring<Option<LockHandle>> {
-        let (engine, key, spec) = (Arc::clone(&self.engine), self.key.clone(), self.spec.clone());
+        let (engine, key, options) =
+            (Arc::clone(&self.engine), self.key.clone(), self.options.clone());
         Box::pin(async move {
-            match acquire(engine, key?, spec).await? {
+            match acquire(engine, key?, options).await? {
                 Outcome::Held(hold) => Ok(Some(LockHandle::new(hold))),
                 Outcome::Busy(_) => Ok(None),
             }

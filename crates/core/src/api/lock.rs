@@ -6,24 +6,18 @@ use std::time::Duration;
 use crate::api::acquire::{Acquire, TryAcquire};
 use crate::api::handle::LockHandle;
 use crate::api::multi::AcquireAll;
-use crate::engine::event::{Event, EventKind, Events};
+use crate::engine::event::EventKind;
 use crate::engine::held::Held;
-use crate::engine::instance::{Engine, Parts};
-use crate::engine::options::Spec;
+use crate::engine::instance::Engine;
+use crate::engine::options::AcquireOptions;
 use crate::engine::timeout::within;
-use crate::model::clock::{BootClock, Clock};
 use crate::model::error::LockError;
 use crate::model::fence::Fence;
 use crate::model::health::Guarantees;
 use crate::model::holder::LockInfo;
 use crate::model::key::Key;
-use crate::model::owner::Owner;
-use crate::model::retry::RetryPolicy;
 use crate::model::token::LockToken;
-use crate::store::{Backend, ExtendBy, ExtendRequest, Extension, Lease, Liveness, Release, Reply};
-
-/// How long one step of a store may take before its outcome counts as unknown.
-const STEP_TIMEOUT: Duration = Duration::from_secs(5);
+use crate::store::{Backend, ExtendBy, ExtendRequest, Extension, Lease, Release, Reply};
 
 /// How long `shutdown` waits for releases.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -54,17 +48,9 @@ pub struct DistributedLock {
     engine: Arc<Engine>,
 }
 
-/// Options that all locks of one [`DistributedLock`] share.
-#[derive(Debug)]
-#[must_use = "nothing is built until `build` is called"]
-pub struct Builder {
-    parts: Parts,
-}
-
 impl DistributedLock {
-    /// Starts with a store.
-    pub fn builder(backend: impl Backend) -> Builder {
-        Builder::shared(Arc::new(backend))
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        Self { engine }
     }
 
     /// Takes the lock, waiting for it as the policy says. Add options, then `.await`, or [`run`](Acquire::run) work.
@@ -266,8 +252,8 @@ impl DistributedLock {
     /// # }
     /// ```
     pub async fn resume(&self, token: LockToken) -> Result<LockHandle, LockError> {
-        let spec = Arc::clone(&self.engine.defaults);
-        self.resume_as(token, spec).await
+        let options = Arc::clone(&self.engine.defaults);
+        self.resume_as(token, options).await
     }
 
     /// As [`resume`](Self::resume), with a TTL of its own.
@@ -282,12 +268,16 @@ impl DistributedLock {
         token: LockToken,
         ttl: Duration,
     ) -> Result<LockHandle, LockError> {
-        let spec = Spec { ttl, ..Spec::clone(&self.engine.defaults) };
-        self.resume_as(token, Arc::new(spec)).await
+        let options = AcquireOptions { ttl, ..AcquireOptions::clone(&self.engine.defaults) };
+        self.resume_as(token, Arc::new(options)).await
     }
 
-    async fn resume_as(&self, token: LockToken, spec: Arc<Spec>) -> Result<LockHandle, LockError> {
-        let hold = crate::engine::resume::resume(Arc::clone(&self.engine), token, spec).await?;
+    async fn resume_as(
+        &self,
+        token: LockToken,
+        options: Arc<AcquireOptions>,
+    ) -> Result<LockHandle, LockError> {
+        let hold = crate::engine::resume::resume(Arc::clone(&self.engine), token, options).await?;
         Ok(LockHandle::new(hold))
     }
 
@@ -297,8 +287,8 @@ impl DistributedLock {
     /// As [`resume_for`](Self::resume_for).
     pub async fn extend_token(&self, token: &LockToken, ttl: Duration) -> Result<Lease, LockError> {
         let (engine, key) = (&self.engine, token.key());
-        let spec = Spec { ttl, ..Spec::clone(&engine.defaults) };
-        spec.check(&engine.store).map_err(|error| self.about(key, error))?;
+        let options = AcquireOptions { ttl, ..AcquireOptions::clone(&engine.defaults) };
+        options.check(&engine.store).map_err(|error| self.about(key, error))?;
         let extend =
             |store: Arc<dyn Backend>| store.detach(key.clone(), token.secret().clone(), ttl);
         let answer = self.step("extend", Some(key), extend).await;
@@ -442,130 +432,4 @@ fn extended(engine: &Engine, key: &Key, answer: Extension) -> Result<Lease, Lock
 
 fn not_held(engine: &Engine, key: &Key) -> LockError {
     crate::engine::resume::not_held().with_key(&engine.user_key(key))
-}
-
-impl Builder {
-    /// Starts with a store that others use as well.
-    pub fn shared(backend: Arc<dyn Backend>) -> Self {
-        Self {
-            parts: Parts {
-                backend,
-                clock: Arc::new(BootClock),
-                events: Events::default(),
-                prefix: String::new(),
-                defaults: Spec::default(),
-                step_timeout: STEP_TIMEOUT,
-            },
-        }
-    }
-
-    /// Put before every key, as plain text: **end it with a separator**, as in `billing:`. Locks
-    /// with different prefixes do not know each other then. Without it `a` before `bc` and `ab`
-    /// before `c` are the same lock, and a key whose first character would become one with the end
-    /// of the prefix (an accent, for one) is [`InvalidKey`](crate::ErrorKind::InvalidKey). The two
-    /// together may have [`Key::MAX_BYTES`].
-    ///
-    /// A store may put a prefix of its own before this one (`holdtight:` on Redis). To share locks with other
-    /// programs, set that one, in the store's URL.
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.parts.prefix = prefix.into();
-        self
-    }
-
-    /// The lease of each lock. Default 30 s.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.parts.defaults.ttl = ttl;
-        self
-    }
-
-    /// How long `acquire` waits for a busy lock. Zero makes one attempt. Default 5 s.
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.parts.defaults.wait = Some(wait);
-        self
-    }
-
-    /// Lets `acquire` wait until a lock is free.
-    pub fn wait_forever(mut self) -> Self {
-        self.parts.defaults.wait = None;
-        self
-    }
-
-    /// How a busy lock is rechecked.
-    pub fn retry(mut self, retry: RetryPolicy) -> Self {
-        self.parts.defaults.retry = retry;
-        self
-    }
-
-    /// Whether locks are renewed in the background while their handles live. Default: they are.
-    pub fn auto_renew(mut self, auto_renew: bool) -> Self {
-        self.parts.defaults.auto_renew = auto_renew;
-        self
-    }
-
-    /// Ends every lock after so long, however often it is renewed. The handle has lost it then;
-    /// others get it when the handle is dropped, or when the lease ends that was asked for last.
-    pub fn max_hold(mut self, most: Duration) -> Self {
-        self.parts.defaults.max_hold = Some(most);
-        self
-    }
-
-    /// Who takes the locks, for whoever finds them held. Default: this process.
-    pub fn owner(mut self, owner: Owner) -> Self {
-        self.parts.defaults.owner = Arc::new(owner);
-        self
-    }
-
-    /// What keeps locks alive besides their leases. Default: this process.
-    pub fn liveness(mut self, liveness: Liveness) -> Self {
-        self.parts.defaults.liveness = liveness;
-        self
-    }
-
-    /// How long one step of the store may take before its outcome counts as unknown. Default 5 s.
-    pub fn step_timeout(mut self, limit: Duration) -> Self {
-        self.parts.step_timeout = limit;
-        self
-    }
-
-    /// Where leases read the time: for tests.
-    pub fn clock(mut self, clock: impl Clock) -> Self {
-        self.parts.clock = Arc::new(clock);
-        self
-    }
-
-    /// Calls `sink` for everything that happens to a lock. It should be quick: what a caller does waits for it, renewals and
-    /// background releases do not. If it panics, nothing is harmed.
-    /// Events carry a hash of the key; see [`reveal_keys`](Self::reveal_keys).
-    pub fn on_event(mut self, sink: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
-        self.parts.events.watch(sink);
-        self
-    }
-
-    /// Lets those events show their keys for which `show` says yes. Default: they carry a hash of the key only.
-    ///
-    /// It is asked once for each event; if it panics, that event shows a hash.
-    pub fn reveal_keys(
-        mut self,
-        show: impl Fn(&Event<'_>) -> bool + Send + Sync + 'static,
-    ) -> Self {
-        self.parts.events.reveal(show);
-        self
-    }
-
-    /// Checks the options.
-    ///
-    /// # Errors
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a limit that the store does not allow;
-    /// [`InvalidKey`](crate::ErrorKind::InvalidKey) for a prefix that could not stand in a key.
-    pub fn build(mut self) -> Result<DistributedLock, LockError> {
-        let store = self.parts.backend.capabilities();
-        self.parts.defaults.check(&store)?;
-        if self.parts.step_timeout.is_zero() {
-            return Err(LockError::invalid_config("a step timeout of zero would fail every step"));
-        }
-        if !self.parts.prefix.is_empty() {
-            self.parts.prefix = Key::with_form(&self.parts.prefix, store.key_form)?.into();
-        }
-        Ok(DistributedLock { engine: Engine::new(self.parts) })
-    }
 }

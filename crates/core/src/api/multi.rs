@@ -28,7 +28,7 @@ use crate::engine::grant::LockRequest;
 use crate::engine::held::Held;
 use crate::engine::instance::{Engine, GRACE};
 use crate::engine::meter;
-use crate::engine::options::Spec;
+use crate::engine::options::AcquireOptions;
 use crate::engine::release::Hold;
 use crate::model::clock::Moment;
 use crate::model::error::{ErrorKind, LockError};
@@ -49,7 +49,7 @@ const MOST: usize = 64;
 pub struct AcquireAll {
     engine: Arc<Engine>,
     keys: Vec<String>,
-    spec: Arc<Spec>,
+    options: Arc<AcquireOptions>,
     running: Option<Acquiring<LockSet>>,
 }
 
@@ -67,20 +67,20 @@ pub struct LockSet {
 
 impl AcquireAll {
     pub(crate) fn new(engine: &Arc<Engine>, keys: Vec<String>) -> Self {
-        let spec = Arc::clone(&engine.defaults);
-        Self { engine: Arc::clone(engine), keys, spec, running: None }
+        let options = Arc::clone(&engine.defaults);
+        Self { engine: Arc::clone(engine), keys, options, running: None }
     }
 
     fn begin(&mut self) -> Acquiring<LockSet> {
-        let (engine, spec) = (Arc::clone(&self.engine), Arc::clone(&self.spec));
+        let (engine, options) = (Arc::clone(&self.engine), Arc::clone(&self.options));
         let keys = std::mem::take(&mut self.keys);
         Box::pin(async move {
             tokio::task::coop::consume_budget().await;
             engine.check_open()?;
             Engine::check_runtime()?;
             let keys = sorted(&engine, &keys)?;
-            spec.check(&engine.store)?;
-            let call = MultiAcquire::new(engine, spec);
+            options.check(&engine.store)?;
+            let call = MultiAcquire::new(engine, options);
             if call.engine.store.acquire_many {
                 call.in_one_step(keys).await
             } else {
@@ -133,7 +133,7 @@ fn sorted(engine: &Engine, keys: &[String]) -> Result<Vec<Key>, LockError> {
 /// One call for several locks on its way.
 struct MultiAcquire {
     engine: Arc<Engine>,
-    spec: Arc<Spec>,
+    options: Arc<AcquireOptions>,
     started: Moment,
     deadline: Moment,
     attempts: u32,
@@ -149,10 +149,10 @@ const SHORTEST_STAY: Duration = Duration::from_secs(1);
 const LONGEST_STAY: Duration = Duration::from_secs(32);
 
 impl MultiAcquire {
-    fn new(engine: Arc<Engine>, spec: Arc<Spec>) -> Self {
+    fn new(engine: Arc<Engine>, options: Arc<AcquireOptions>) -> Self {
         let started = engine.clock.now();
-        let deadline = spec.wait.map_or(Moment::FAR_FUTURE, |wait| started.after(wait));
-        Self { engine, spec, started, deadline, attempts: 0, outage: None }
+        let deadline = options.wait.map_or(Moment::FAR_FUTURE, |wait| started.after(wait));
+        Self { engine, options, started, deadline, attempts: 0, outage: None }
     }
 
     /// Begins with the key at `first`.
@@ -169,7 +169,7 @@ impl MultiAcquire {
             }
             first = n;
             // Two callers that took turns in blocking each other must not stay in step.
-            let pause = self.spec.retry.delay(0, fastrand::f64()).mul_f64(fastrand::f64());
+            let pause = self.options.retry.delay(0, fastrand::f64()).mul_f64(fastrand::f64());
             tokio::time::sleep(pause.min(self.deadline.since(now))).await;
         }
     }
@@ -192,7 +192,7 @@ impl MultiAcquire {
         let mut vain = None;
         for n in order {
             let asked = self.engine.clock.now();
-            let left = self.spec.wait.map(|_| self.deadline.since(asked));
+            let left = self.options.wait.map(|_| self.deadline.since(asked));
             let wait = if handles.is_empty() {
                 left
             } else {
@@ -251,12 +251,12 @@ impl MultiAcquire {
         let since = before.map_or(begun.unwrap_or(now), |(_, since)| since);
         self.outage = Some((key, since));
         (error.kind().is_transient() || error.kind() == ErrorKind::Lost)
-            && now.since(since) < self.spec.retry.outage()
+            && now.since(since) < self.options.retry.outage()
     }
 
     async fn take(&self, key: &Key, wait: Option<Duration>) -> Result<Outcome, LockError> {
-        let spec = Arc::new(Spec { wait, ..Spec::clone(&self.spec) });
-        acquire(Arc::clone(&self.engine), key.clone(), spec).await
+        let options = Arc::new(AcquireOptions { wait, ..AcquireOptions::clone(&self.options) });
+        acquire(Arc::clone(&self.engine), key.clone(), options).await
     }
 
     async fn in_one_step(self, keys: Vec<Key>) -> Result<LockSet, LockError> {
@@ -293,7 +293,7 @@ impl MultiAcquire {
     async fn ask_once(&self, keys: &[Key]) -> Result<Asked, LockError> {
         let engine = &self.engine;
         let mut claim = self.claim(keys)?;
-        let limit = engine.step_timeout.min(self.spec.ttl);
+        let limit = engine.step_timeout.min(self.options.ttl);
         let ask = |claim: &Claim<ManyAttempt>| {
             let requests = std::iter::once(&claim.request).chain(&claim.also);
             let requests = requests.map(|request| request.to_store(Intent::Try)).collect();
@@ -335,17 +335,17 @@ impl MultiAcquire {
 
     /// One claim on all keys, each under a secret of its own.
     fn claim(&self, keys: &[Key]) -> Result<Claim<ManyAttempt>, LockError> {
-        let (engine, spec) = (Arc::clone(&self.engine), Arc::clone(&self.spec));
-        let mut claim = Claim::draw(engine, keys[0].clone(), spec)?;
+        let (engine, options) = (Arc::clone(&self.engine), Arc::clone(&self.options));
+        let mut claim = Claim::draw(engine, keys[0].clone(), options)?;
         for key in &keys[1..] {
             let secret = Secret::generate()?;
-            claim.also.push(LockRequest::new(key.clone(), secret, Arc::clone(&self.spec)));
+            claim.also.push(LockRequest::new(key.clone(), secret, Arc::clone(&self.options)));
         }
         Ok(claim)
     }
 
     fn is_over(&self) -> bool {
-        self.spec.retry.exhausted(self.attempts) || self.engine.clock.now() >= self.deadline
+        self.options.retry.exhausted(self.attempts) || self.engine.clock.now() >= self.deadline
     }
 
     fn timeout(&self, key: &Key, holder: Option<Holder>) -> LockError {

@@ -15,7 +15,7 @@ use crate::engine::fairness::STEP_BACK;
 use crate::engine::grant::LockFront;
 use crate::engine::instance::{Engine, GRACE};
 use crate::engine::meter::{self, Waiting};
-use crate::engine::options::Spec;
+use crate::engine::options::AcquireOptions;
 use crate::engine::queue::{Entered, Turn, Why};
 use crate::engine::release::Hold;
 use crate::engine::timeout::within;
@@ -40,7 +40,7 @@ pub(crate) enum Outcome {
     Busy(LockError),
 }
 
-/// Takes the lock `key` as `spec` says.
+/// Takes the lock `key` as `options` says.
 ///
 /// A store may answer at once, so that no call ever waits. Every call that asks one uses up some of
 /// its task's budget, before anything is sent: otherwise a loop of them would leave the other tasks
@@ -48,17 +48,17 @@ pub(crate) enum Outcome {
 pub(crate) async fn acquire(
     engine: Arc<Engine>,
     key: Key,
-    spec: Arc<Spec>,
+    options: Arc<AcquireOptions>,
 ) -> Result<Outcome, LockError> {
     consume_budget().await;
     engine.check_open()?;
     Engine::check_runtime()?;
     // The defaults were checked when they were set.
-    if !Arc::ptr_eq(&spec, &engine.defaults) {
-        spec.check(&engine.store).map_err(|error| error.with_key(&key))?;
+    if !Arc::ptr_eq(&options, &engine.defaults) {
+        options.check(&engine.store).map_err(|error| error.with_key(&key))?;
     }
     let span = watched(|| tracing::debug_span!("acquire", %key, store = engine.store.name));
-    let mut call = AcquireLoop::new(Claim::draw(engine, key, spec)?);
+    let mut call = AcquireLoop::new(Claim::draw(engine, key, options)?);
     // An unwatched span is not entered: moving the future into it would cost a tenth of the whole call.
     let outcome = match &span {
         None => call.run().await,
@@ -105,7 +105,7 @@ enum Tried {
 impl AcquireLoop {
     fn new(claim: Claim<Attempt>) -> Self {
         let started = claim.engine.clock.now();
-        let wait = claim.request.spec.wait;
+        let wait = claim.request.options.wait;
         let deadline = wait.map_or(Moment::FAR_FUTURE, |wait| started.after(wait));
         Self {
             claim,
@@ -121,7 +121,7 @@ impl AcquireLoop {
     }
 
     async fn run(&mut self) -> Result<Outcome, LockError> {
-        if self.claim.request.spec.tries_once() {
+        if self.claim.request.options.tries_once() {
             let front = self.claim.engine.queue.try_front(&self.claim.request.key);
             return self.try_once(front).await;
         }
@@ -135,7 +135,7 @@ impl AcquireLoop {
             self.claim.engine.patrol();
             // Whoever shut the queue did it before or after we entered: in both cases we hear of it.
             self.claim.engine.check_open().map_err(|_| self.closed())?;
-            let turn = match self.claim.request.spec.wait {
+            let turn = match self.claim.request.options.wait {
                 Some(_) => {
                     within(self.deadline.since(self.claim.engine.clock.now()), &mut ticket).await
                 }
@@ -203,7 +203,7 @@ impl AcquireLoop {
             match self.attempt(intent).await {
                 Tried::Granted(lease, sent_at) => {
                     if self.claim.engine.clock.now()
-                        < lease::valid_until(sent_at, lease.ttl.min(self.claim.request.spec.ttl))
+                        < lease::valid_until(sent_at, lease.ttl.min(self.claim.request.options.ttl))
                     {
                         return self.admit(lease, sent_at, Some(front));
                     }
@@ -237,13 +237,13 @@ impl AcquireLoop {
             // A test that pauses tokio's clock, and not the one of the leases, would ask for as long as the latter takes.
             let is_over =
                 now >= self.deadline || paused.is_some_and(|(since, left)| since.elapsed() >= left);
-            if is_over || self.claim.request.spec.retry.exhausted(self.retries) {
+            if is_over || self.claim.request.options.retry.exhausted(self.retries) {
                 return match self.outage.take() {
                     Some((_, error)) => Err(self.explain(error)),
                     None => Ok(Outcome::Busy(self.timeout())),
                 };
             }
-            let pause = self.claim.request.spec.retry.delay(self.retries, fastrand::f64());
+            let pause = self.claim.request.options.retry.delay(self.retries, fastrand::f64());
             let pause = pause.max(SHORTEST_PAUSE).min(recheck).min(self.deadline.since(now));
             front.back_by(now.after(pause).after(GRACE));
             paused.get_or_insert_with(|| (tokio::time::Instant::now(), self.deadline.since(now)));
@@ -256,7 +256,7 @@ impl AcquireLoop {
     /// One request to the store. Its answer counts from before it left.
     async fn attempt(&mut self, intent: Intent) -> Tried {
         self.attempts = self.attempts.saturating_add(1);
-        let longest = self.claim.engine.step_timeout.min(self.claim.request.spec.ttl);
+        let longest = self.claim.engine.step_timeout.min(self.claim.request.options.ttl);
         let deadline = self.deadline;
         let limit = |sent_at| deadline.since(sent_at).max(LAST_ATTEMPT).min(longest);
         let ask = |claim: &Claim<Attempt>| {
@@ -287,7 +287,7 @@ impl AcquireLoop {
         }
         let error = match hold.grant().loss(self.claim.engine.clock.now()) {
             Some(Loss::MaxHold) => {
-                let most = self.claim.request.spec.max_hold.unwrap_or_default();
+                let most = self.claim.request.options.max_hold.unwrap_or_default();
                 LockError::invalid_config(format!(
                     "a `max_hold` of {most:?} was over before the store answered; allow more"
                 ))
@@ -308,7 +308,7 @@ impl AcquireLoop {
         let now = self.claim.engine.clock.now();
         let since = self.outage.as_ref().map_or(now, |(since, _)| *since);
         if !error.kind().is_transient()
-            || now.since(since) >= self.claim.request.spec.retry.outage()
+            || now.since(since) >= self.claim.request.options.retry.outage()
         {
             return Err(self.explain(error));
         }
@@ -335,7 +335,7 @@ impl AcquireLoop {
     async fn step_back(&mut self, bell: Option<&mut Subscription>) {
         let pause = match self.claim.engine.store.wake_ups {
             // Nobody is told: they ask by their timers.
-            WakeUps::None => self.claim.request.spec.retry.delay(0, fastrand::f64()),
+            WakeUps::None => self.claim.request.options.retry.delay(0, fastrand::f64()),
             _ => STEP_BACK.mul_f64(0.5 + fastrand::f64()),
         };
         heard(bell, pause.min(self.deadline.since(self.claim.engine.clock.now()))).await;
@@ -351,9 +351,9 @@ impl AcquireLoop {
     fn timeout(&mut self) -> LockError {
         let error = LockError::new(
             ErrorKind::Timeout,
-            if self.claim.request.spec.tries_once() {
+            if self.claim.request.options.tries_once() {
                 "it is held; try again later, or wait for it"
-            } else if self.claim.request.spec.retry.exhausted(self.retries) {
+            } else if self.claim.request.options.retry.exhausted(self.retries) {
                 "it was still held when the retries were used up; allow more of them, or limit the wait instead"
             } else {
                 "it stayed held until the wait was over; try again later, or wait longer"

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::engine::grant::LockRequest;
 use crate::engine::instance::Engine;
-use crate::engine::options::Spec;
+use crate::engine::options::AcquireOptions;
 use crate::engine::queue::Waiter as _;
 use crate::engine::settle::{GivenUp, Undo, Unsettled, drive_on};
 use crate::engine::timeout::within;
@@ -44,8 +44,12 @@ pub(crate) struct Claim<T: Send + 'static> {
 
 impl<T: Send + 'static> Claim<T> {
     /// Draws a secret.
-    pub(crate) fn draw(engine: Arc<Engine>, key: Key, spec: Arc<Spec>) -> Result<Self, LockError> {
-        let request = LockRequest::new(key, Secret::generate()?, spec);
+    pub(crate) fn draw(
+        engine: Arc<Engine>,
+        key: Key,
+        options: Arc<AcquireOptions>,
+    ) -> Result<Self, LockError> {
+        let request = LockRequest::new(key, Secret::generate()?, options);
         // Nothing has left yet: the moment is read when it does.
         let last_sent = Moment::from_nanos(0);
         Ok(Self {
@@ -65,9 +69,9 @@ impl<T: Send + 'static> Claim<T> {
     pub(crate) fn from_token(
         engine: Arc<Engine>,
         token: LockToken,
-        spec: Arc<Spec>,
+        options: Arc<AcquireOptions>,
     ) -> Result<Self, LockError> {
-        let mut claim = Self::draw(engine, token.key().clone(), spec)?;
+        let mut claim = Self::draw(engine, token.key().clone(), options)?;
         claim.from = Some(token);
         Ok(claim)
     }
@@ -75,8 +79,8 @@ impl<T: Send + 'static> Claim<T> {
     /// Goes on under another secret, before anything was asked under this one. It belongs to another
     /// owner: it stood in line, and may have been called out of it.
     pub(crate) fn redraw(&mut self) -> Result<(), LockError> {
-        let (key, spec) = (self.request.key.clone(), Arc::clone(&self.request.spec));
-        self.request = LockRequest::new(key, Secret::generate()?, spec);
+        let (key, options) = (self.request.key.clone(), Arc::clone(&self.request.options));
+        self.request = LockRequest::new(key, Secret::generate()?, options);
         Ok(())
     }
 
@@ -98,7 +102,7 @@ impl<T: Send + 'static> Claim<T> {
         let answer = within(limit(sent_at), call).await;
         let call = self.call.take();
         let answer = answer.unwrap_or_else(|| {
-            let ttl = self.request.spec.ttl;
+            let ttl = self.request.options.ttl;
             self.given_up.extend(call.map(|call| drive_on(call, ttl)));
             Err(LockError::ambiguous("the store did not answer in time; check that it is up"))
         });
@@ -129,7 +133,7 @@ impl<T: Send + 'static> Claim<T> {
 
     /// When the last request would have lost its lease, had it got one.
     pub(crate) fn until(&self) -> Moment {
-        self.last_sent.after(self.request.spec.ttl)
+        self.last_sent.after(self.request.options.ttl)
     }
 
     /// The lock is granted: from here on the secret is its holder's. Says whether a request under it

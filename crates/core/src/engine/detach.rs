@@ -22,7 +22,7 @@ impl Hold {
     pub(crate) async fn detach(self) -> Result<LockToken, LockError> {
         self.held().check()?;
         let Held { engine, grant } = self.held().clone();
-        let ttl = grant.spec.ttl;
+        let ttl = grant.options.ttl;
         if !(grant.is_unresolved() && engine.store.transfer) {
             let token = LockToken::new(grant.key.clone(), grant.secret.clone());
             self.let_run(ttl).await?;
@@ -31,8 +31,8 @@ impl Hold {
         // A request under this secret may still be on its way, and would make a used token good again.
         // So the token gets another secret, and the old one is looked after as if the lock had been
         // released.
-        let (key, spec) = (grant.key.clone(), Arc::clone(&grant.spec));
-        let mut claim = Claim::draw(Arc::clone(&engine), key.clone(), spec)?;
+        let (key, options) = (grant.key.clone(), Arc::clone(&grant.options));
+        let mut claim = Claim::draw(Arc::clone(&engine), key.clone(), options)?;
         let secret = claim.request.secret.clone();
         self.leave(ttl, &secret, Some(&mut claim)).await?;
         claim.granted();
@@ -92,7 +92,7 @@ impl Hold {
         let Held { engine, grant } = self.held();
         let mut to =
             AcquireRequest::new(grant.key.clone(), secret.clone(), ttl).liveness(Liveness::Lease);
-        to.owner = Arc::clone(&grant.spec.owner);
+        to.owner = Arc::clone(&grant.options.owner);
         let request = TransferRequest::new(grant.secret.clone(), to);
         // The store may be slow to answer what is long done: a renewal meanwhile must not take that
         // for a loss.

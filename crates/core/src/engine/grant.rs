@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::engine::options::Spec;
+use crate::engine::options::AcquireOptions;
 use crate::engine::queue::{Front, Seat, Waiter};
 use crate::engine::schedule::Place;
 use crate::model::clock::{Clock, Moment};
@@ -31,7 +31,7 @@ pub(crate) struct LockRequest(Arc<Requested>);
 pub(crate) struct Requested {
     pub(crate) key: Key,
     pub(crate) secret: Secret,
-    pub(crate) spec: Arc<Spec>,
+    pub(crate) options: Arc<AcquireOptions>,
     seat: Seat<Delivery>,
 }
 
@@ -44,8 +44,8 @@ impl Deref for LockRequest {
 }
 
 impl LockRequest {
-    pub(crate) fn new(key: Key, secret: Secret, spec: Arc<Spec>) -> Self {
-        Self(Arc::new(Requested { key, secret, spec, seat: Seat::default() }))
+    pub(crate) fn new(key: Key, secret: Secret, options: Arc<AcquireOptions>) -> Self {
+        Self(Arc::new(Requested { key, secret, options, seat: Seat::default() }))
     }
 
     /// As the store is asked.
@@ -53,10 +53,10 @@ impl LockRequest {
         AcquireRequest {
             key: self.key.clone(),
             secret: self.secret.clone(),
-            ttl: self.spec.ttl,
-            owner: Arc::clone(&self.spec.owner),
+            ttl: self.options.ttl,
+            owner: Arc::clone(&self.options.owner),
             intent,
-            liveness: self.spec.liveness,
+            liveness: self.options.liveness,
         }
     }
 }
@@ -179,9 +179,9 @@ impl Grant {
         front: Option<LockFront>,
     ) -> Self {
         // A store may round a lease up, but what it says beyond the lease asked for is not needed, so not trusted.
-        let ttl = lease.ttl.min(request.spec.ttl);
+        let ttl = lease.ttl.min(request.options.ttl);
         let hold_until =
-            request.spec.max_hold.map_or(Moment::FAR_FUTURE, |most| sent_at.after(most));
+            request.options.max_hold.map_or(Moment::FAR_FUTURE, |most| sent_at.after(most));
         Self {
             request,
             fence: lease.fence,
@@ -367,7 +367,7 @@ mod tests {
     async fn whoever_awaits_a_loss_is_told_at_once_and_not_at_the_next_tick() {
         let clock = TokioClock::new();
         let (key, secret) = (Key::new("k").unwrap(), Secret::generate().unwrap());
-        let request = LockRequest::new(key, secret, Arc::new(Spec::default()));
+        let request = LockRequest::new(key, secret, Arc::new(AcquireOptions::default()));
         let lease = Lease::new(Fence::new(1), lease::DEFAULT_TTL);
         let grant = Arc::new(Grant::new(request, lease, clock.now(), None));
         let start = tokio::time::Instant::now();

@@ -53,12 +53,12 @@ impl Held {
 
     /// As [`LockHandle::ttl`](crate::LockHandle::ttl).
     pub fn ttl(&self) -> Duration {
-        self.grant.spec.ttl
+        self.grant.options.ttl
     }
 
     /// As [`LockHandle::is_auto_renewed`](crate::LockHandle::is_auto_renewed).
     pub fn is_auto_renewed(&self) -> bool {
-        self.grant.spec.auto_renew
+        self.grant.options.auto_renew
     }
 
     /// As [`LockHandle::lost`](crate::LockHandle::lost).
@@ -95,7 +95,7 @@ impl Held {
             acquired_at: wall.checked_sub(now.since(self.grant.acquired_at)),
             expires_at: wall.checked_add(self.grant.deadline().since(now)),
             is_held: self.believes(now),
-            owner: (*self.grant.spec.owner).clone(),
+            owner: (*self.grant.options.owner).clone(),
         }
     }
 

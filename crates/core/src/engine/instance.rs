@@ -9,7 +9,7 @@ use crate::engine::background::Background;
 use crate::engine::event::{EventKind, Events};
 use crate::engine::fairness::Courtesy;
 use crate::engine::grant::{Grant, LockFront, LockRequest};
-use crate::engine::options::Spec;
+use crate::engine::options::{AcquireOptions, LockOptions};
 use crate::engine::queue::Queue;
 use crate::engine::renew::Keeper;
 use crate::engine::returning::Returning;
@@ -35,7 +35,7 @@ pub(crate) struct Engine {
     pub(crate) returning: Arc<Returning>,
     /// Put before every key, in the form of the store's keys.
     pub(crate) prefix: String,
-    pub(crate) defaults: Arc<Spec>,
+    pub(crate) defaults: Arc<AcquireOptions>,
     /// How long one step of the store may take.
     pub(crate) step_timeout: Duration,
     closed: AtomicBool,
@@ -49,42 +49,37 @@ pub(crate) const GRACE: Duration = Duration::from_secs(2);
 /// How often lines are looked at while anybody stands in one.
 const ROUND: Duration = Duration::from_millis(500);
 
-/// What the builder decided.
-#[derive(Debug)]
-pub(crate) struct Parts {
-    pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) events: Events,
-    pub(crate) prefix: String,
-    pub(crate) defaults: Spec,
-    pub(crate) step_timeout: Duration,
-}
-
 impl Engine {
-    pub(crate) fn new(parts: Parts) -> Arc<Self> {
-        let store = parts.backend.capabilities();
-        let runtime = Arc::new(EngineRuntime::of(&*parts.clock));
-        let events = Arc::new(parts.events.of(store.name));
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        clock: Arc<dyn Clock>,
+        events: Events,
+        options: LockOptions,
+    ) -> Arc<Self> {
+        let store = backend.capabilities();
+        let runtime = Arc::new(EngineRuntime::of(&*clock));
+        let events = Arc::new(events.of(store.name));
+        let keeper = Keeper::new(
+            Arc::clone(&backend),
+            Arc::clone(&clock),
+            Arc::clone(&events),
+            Arc::clone(&runtime),
+            options.step_timeout,
+        );
         Arc::new(Self {
             store,
-            keeper: Keeper::new(
-                Arc::clone(&parts.backend),
-                Arc::clone(&parts.clock),
-                Arc::clone(&events),
-                Arc::clone(&runtime),
-                parts.step_timeout,
-            ),
+            keeper,
             background: Background::new(Arc::clone(&runtime)),
             runtime,
             queue: Queue::new(),
             courtesy: Courtesy::default(),
             returning: Arc::default(),
-            backend: parts.backend,
-            clock: parts.clock,
+            backend,
+            clock,
             events,
-            prefix: parts.prefix,
-            defaults: Arc::new(parts.defaults),
-            step_timeout: parts.step_timeout,
+            prefix: options.prefix,
+            defaults: Arc::new(options.acquire),
+            step_timeout: options.step_timeout,
             closed: AtomicBool::new(false),
             patrolled: AtomicBool::new(false),
         })

@@ -282,10 +282,10 @@ fn unknown(
     let waiter = over.waiter().clone();
     let left = over.contend(Why::Uncertain).is_err();
     if let Some(call) = call {
-        drop(drive_on(call, waiter.spec.ttl));
+        drop(drive_on(call, waiter.options.ttl));
     }
     if left {
-        let until = sent_at.after(waiter.spec.ttl);
+        let until = sent_at.after(waiter.options.ttl);
         Unsettled::new(engine, &waiter.key, &waiter.secret, until, true).spawn();
     }
     Handed::Unknown

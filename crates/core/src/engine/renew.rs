@@ -87,11 +87,11 @@ impl Keeper {
     /// the one with the smaller fence.
     pub(crate) fn admit(&self, grant: &Arc<Grant>) {
         let terms = Terms {
-            ttl: grant.spec.ttl,
+            ttl: grant.options.ttl,
             sent_at: grant.acquired_at,
             valid_until: grant.valid_until(),
             hold_until: grant.hold_until,
-            renew: grant.spec.auto_renew,
+            renew: grant.options.auto_renew,
         };
         let jitter = fastrand::f64();
         let mut plan = self.desk.plan();
@@ -264,14 +264,14 @@ async fn renew_batch(desk: Arc<Desk>, batch: Vec<(GrantId, Arc<Grant>)>) {
         ExtendRequest::new(
             grant.key.clone(),
             grant.secret.clone(),
-            ExtendBy::AtLeast(grant.spec.ttl),
+            ExtendBy::AtLeast(grant.options.ttl),
         )
     });
     let call = Arc::clone(&desk.backend).extend(requests.collect());
     // A call that hangs is given up after a third of the shortest lease, while there is time to try again.
     let patience = batch
         .iter()
-        .map(|(_, grant)| grant.spec.ttl / 3)
+        .map(|(_, grant)| grant.options.ttl / 3)
         .min()
         .unwrap_or_default()
         .min(desk.step_timeout);

@@ -13,25 +13,25 @@ use crate::engine::acquire::SHORTEST_PAUSE;
 use crate::engine::claim::Claim;
 use crate::engine::event::EventKind;
 use crate::engine::instance::Engine;
-use crate::engine::options::Spec;
+use crate::engine::options::AcquireOptions;
 use crate::engine::release::Hold;
 use crate::model::error::LockError;
 use crate::model::secret::Secret;
 use crate::model::token::LockToken;
 use crate::store::{Intent, Transfer, TransferRequest};
 
-/// Takes up the lock of `token`, and keeps it as `spec` says.
+/// Takes up the lock of `token`, and keeps it as `options` says.
 pub(crate) async fn resume(
     engine: Arc<Engine>,
     token: LockToken,
-    spec: Arc<Spec>,
+    options: Arc<AcquireOptions>,
 ) -> Result<Hold, LockError> {
     tokio::task::coop::consume_budget().await;
     engine.check_open()?;
     Engine::check_runtime()?;
     let key = token.key().clone();
     let about = |error: LockError| error.with_key(&engine.user_key(&key));
-    spec.check(&engine.store).map_err(about)?;
+    options.check(&engine.store).map_err(about)?;
     if !engine.store.transfer {
         return Err(about(LockError::unsupported(
             "this store cannot move a lock to another owner, so nobody can take it up by its \
@@ -41,7 +41,7 @@ pub(crate) async fn resume(
     // An earlier call for the same token may have been given up just now.
     let _ = tokio::time::timeout(engine.step_timeout, engine.returning.over(token.secret())).await;
     let from = token.secret().clone();
-    let claim = Claim::from_token(Arc::clone(&engine), token, spec)?;
+    let claim = Claim::from_token(Arc::clone(&engine), token, options)?;
     let resumed = take_up(claim, &from).await.map_err(about);
     if let Err(error) = &resumed {
         engine.events.emit(EventKind::ExtendFailed, &key, None, Some(error));
@@ -53,7 +53,7 @@ pub(crate) async fn resume(
 async fn take_up(mut claim: Claim<Transfer>, from: &Secret) -> Result<Hold, LockError> {
     let mut outage = None;
     for attempts in 1.. {
-        let limit = claim.engine.step_timeout.min(claim.request.spec.ttl);
+        let limit = claim.engine.step_timeout.min(claim.request.options.ttl);
         let ask = |claim: &Claim<Transfer>| {
             let request = TransferRequest::new(from.clone(), claim.request.to_store(Intent::Try));
             Arc::clone(&claim.engine.backend).transfer(request)
@@ -71,7 +71,7 @@ async fn take_up(mut claim: Claim<Transfer>, from: &Secret) -> Result<Hold, Lock
             (_, Err(error)) => error,
         };
         let now = claim.engine.clock.now();
-        let retry = &claim.request.spec.retry;
+        let retry = &claim.request.options.retry;
         let lasted = now.since(*outage.get_or_insert(now));
         if !error.kind().is_transient() || lasted >= retry.outage() {
             return Err(error);

@@ -83,7 +83,8 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use crate::api::lock::{Builder, DistributedLock};
+    use crate::api::builder::Builder;
+    use crate::api::lock::DistributedLock;
     use crate::model::error::ErrorKind;
     use crate::model::loss::Loss;
     use crate::store::Backend;

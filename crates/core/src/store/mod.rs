@@ -5,6 +5,7 @@ mod backend;
 mod capabilities;
 pub(crate) mod gather;
 pub(crate) mod memory;
+mod open;
 mod reply;
 mod request;
 pub(crate) mod runtime;
@@ -14,6 +15,7 @@ mod wake;
 
 pub use backend::{Backend, Reply};
 pub use capabilities::{Capabilities, WakeUps};
+pub use open::OpenStore;
 pub use reply::{Attempt, Busy, Extension, Lease, ManyAttempt, Release, Transfer};
 pub use request::{AcquireRequest, ExtendBy, ExtendRequest, Intent, Liveness, TransferRequest};
 pub use wake::{Bell, Subscription};

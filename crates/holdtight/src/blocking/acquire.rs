@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use holdtight_core::{ErrorKind, Liveness, LockError, Owner, RetryPolicy};
+use holdtight_core::{AcquireOptions, ErrorKind, Liveness, LockError, Owner, RetryPolicy};
 
 use super::background;
 use super::handle::{Held, LockHandle};
@@ -36,6 +36,8 @@ macro_rules! options {
 macro_rules! common_options {
     ($builder:ident) => {
         options! { $builder:
+            /// All options at once, as plain data.
+            options(options: AcquireOptions);
             /// The lease: how long the lock lasts if nothing is heard from its holder. Default 30 s.
             ttl(ttl: Duration);
             /// Whether the lock is renewed in the background while the handle lives. Default: it is.

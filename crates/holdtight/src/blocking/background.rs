@@ -48,9 +48,3 @@ pub(super) fn inside<T>(action: impl FnOnce() -> T) -> T {
         _ => action(),
     }
 }
-
-/// As [`inside`], or an error if there is no such runtime.
-pub(super) fn started<T>(action: impl FnOnce() -> Result<T, LockError>) -> Result<T, LockError> {
-    background()?;
-    inside(action)
-}

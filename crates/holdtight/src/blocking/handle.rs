@@ -18,7 +18,7 @@ use super::background;
 ///
 /// ```
 /// # fn main() -> Result<(), holdtight::LockError> {
-/// # let lock = holdtight::blocking::DistributedLock::connect("memory:")?;
+/// # let lock = holdtight::blocking::connect("memory:")?;
 /// let handle = lock.acquire("invoice:7").get()?;
 /// println!("pass {} to whatever the lock protects", handle.fence());
 /// handle.release()

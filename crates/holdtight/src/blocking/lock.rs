@@ -11,17 +11,20 @@ use super::handle::{Held, LockHandle};
 
 /// Locks in one store, for code without async. Cheap to clone; all clones share one queue, one keeper and one connection.
 ///
-/// See the [module](super) for an example and for how it differs from the async face.
+/// See the [module](super) for an example and for how it differs from the async API.
 #[derive(Clone, Debug)]
 pub struct DistributedLock {
     inner: crate::DistributedLock,
 }
 
-impl DistributedLock {
-    pub(super) fn new(inner: crate::DistributedLock) -> Self {
+/// The same locks for blocking code.
+impl From<crate::DistributedLock> for DistributedLock {
+    fn from(inner: crate::DistributedLock) -> Self {
         Self { inner }
     }
+}
 
+impl DistributedLock {
     /// Takes the lock, waiting for it as the policy says. Add options, then [`get`](Acquire::get) it, or
     /// [`run`](Acquire::run) work.
     ///
@@ -48,7 +51,7 @@ impl DistributedLock {
     ///
     /// ```
     /// # fn main() -> Result<(), holdtight::LockError> {
-    /// # let lock = holdtight::blocking::DistributedLock::connect("memory:")?;
+    /// # let lock = holdtight::blocking::connect("memory:")?;
     /// let moved = lock.acquire_all(["account:7", "account:3"]).run(|both| {
     ///     both.check()?; // before every side effect
     ///     Ok::<_, holdtight::LockError>(both.fences())
@@ -79,7 +82,7 @@ impl DistributedLock {
     ///
     /// ```
     /// # fn main() -> Result<(), holdtight::LockError> {
-    /// # let lock = holdtight::blocking::DistributedLock::connect("memory:")?;
+    /// # let lock = holdtight::blocking::connect("memory:")?;
     /// let written = lock.with_lock("report", |held| {
     ///     let rows = ["a", "b"];
     ///     for row in rows {
@@ -111,7 +114,7 @@ impl DistributedLock {
     /// ```
     /// # fn main() -> Result<(), holdtight::LockError> {
     /// # use std::time::Duration;
-    /// # let lock = holdtight::blocking::DistributedLock::connect("memory:")?;
+    /// # let lock = holdtight::blocking::connect("memory:")?;
     /// let hour = Duration::from_secs(3600);
     /// assert_eq!(lock.once_per("report", hour, |_| "sent")?, Some("sent"));
     /// assert_eq!(lock.once_per("report", hour, |_| "sent")?, None);
@@ -137,7 +140,7 @@ impl DistributedLock {
     ///
     /// ```
     /// # fn main() -> Result<(), holdtight::LockError> {
-    /// # let lock = holdtight::blocking::DistributedLock::connect("memory:")?;
+    /// # let lock = holdtight::blocking::connect("memory:")?;
     /// let election = lock.election("scheduler").reason("node 7");
     /// let done = election.lead(|held| {
     ///     for job in ["a", "b"] {

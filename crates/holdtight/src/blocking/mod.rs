@@ -2,10 +2,9 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use holdtight::blocking::DistributedLock;
 //!
 //! # fn main() -> Result<(), holdtight::LockError> {
-//! let lock = DistributedLock::connect("memory:")?;
+//! let lock = holdtight::blocking::connect("memory:")?;
 //!
 //! let handle = lock.acquire("user:123").ttl(Duration::from_secs(60)).get()?;
 //! println!("pass {} to whatever the lock protects", handle.fence());
@@ -20,7 +19,7 @@
 //! # }
 //! ```
 //!
-//! # How it differs from the async face
+//! # How it differs from the async API
 //!
 //! - Builders end with `.get()` where async code writes `.await`; everything else waits by itself.
 //! - Work cannot be stopped from outside. [`with_lock`](DistributedLock::with_lock) gives it a [`Held`]: call
@@ -37,14 +36,14 @@
 
 mod acquire;
 mod background;
-mod builder;
+mod connect;
 mod election;
 mod handle;
 mod lock;
 mod set;
 
 pub use acquire::{Acquire, AcquireAll, TryAcquire};
-pub use builder::Builder;
+pub use connect::{IntoBuilder, connect, connect_within};
 pub use election::{Election, Leadership};
 pub use handle::{Held, LockHandle};
 pub use lock::DistributedLock;
