@@ -27,9 +27,6 @@ const OWN: &str = "(own items)";
 const KNOWN: &[&str] = &[
     "holdtight-postgres: in crate: connect, errands, lanes, listen, native, probe, schema, stragglers, syncguard",
     "holdtight-redis: in crate: steps, store, together",
-    "holdtight-testkit: in crate::conformance: load, worker",
-    "holdtight-testkit: in crate::history: check, report",
-    "holdtight-testkit: in crate::history: load, moves",
 ];
 
 pub(crate) fn check(workspace: &Workspace) -> Outcome {

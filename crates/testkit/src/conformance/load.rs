@@ -5,10 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdtight_core::{Backend, Builder, DistributedLock, ErrorKind};
+use holdtight_core::{DistributedLock, ErrorKind};
 
 use super::case::{Case, cases};
 use super::place::Place;
+use super::player::{LIMIT, lock};
 use super::stage::Stage;
 use super::worker::{Job, Worker};
 use crate::history::{Load, Recorder, Report, Rules, check};
@@ -32,9 +33,6 @@ pub(super) const PROCESS_CASES: &[Case] = cases![if Processes;
     several_processes_keep_every_promise,
 ];
 
-/// After this long a load ends, however little was done: the tour of all moves is done before, in any case.
-const LIMIT: Duration = Duration::from_secs(4);
-
 fn seed() -> u64 {
     let given = std::env::var("HOLDTIGHT_SEED").ok().and_then(|seed| seed.parse().ok());
     given.unwrap_or_else(|| fastrand::u64(..))
@@ -56,10 +54,6 @@ fn calm(load: Load, stage: &Stage) -> Load {
 
 fn able(stage: &Stage, ttl: u64) -> Duration {
     Duration::from_millis(ttl).clamp(stage.capabilities.min_ttl, stage.capabilities.max_ttl)
-}
-
-fn lock(store: Arc<dyn Backend>) -> DistributedLock {
-    Builder::shared(store).build().unwrap()
 }
 
 /// Two objects over one client, and one over another: as one process and another.
@@ -209,20 +203,4 @@ async fn several_processes_keep_every_promise(stage: &Stage) {
     let report = check(&history, Rules::CALM);
     let counts = report.counts;
     report.assert_clean(&[("grants", counts.grants), ("hand-overs", counts.hand_overs)]);
-}
-
-/// What each of several processes does.
-pub(super) async fn play(store: Arc<dyn Backend>, key: &str, seed: u64, note: std::fs::File) {
-    let recorder = Recorder::of_process(std::process::id(), note);
-    let able = store.capabilities();
-    let ttl = |millis| Duration::from_millis(millis).clamp(able.min_ttl, able.max_ttl);
-    let load = Load::mixed(seed).prefix(key).grants(150).limit(LIMIT);
-    let load = load.brief(ttl(1000)).ttl(ttl(5000));
-    let locks = [lock(Arc::clone(&store)), lock(store)];
-    load.run(&locks, &recorder).await;
-    recorder.over();
-    for lock in locks {
-        // What is not confirmed in time ends with its lease; the parent looks for it.
-        let _ = lock.shutdown().await;
-    }
 }

@@ -23,6 +23,7 @@ mod network;
 mod outage;
 mod ownership;
 mod place;
+mod player;
 mod processes;
 mod retries;
 mod runner;

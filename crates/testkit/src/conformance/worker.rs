@@ -151,7 +151,7 @@ pub(super) fn serve<F: Fixture>() {
             }
             Job::Load(seed) => {
                 let note = std::fs::File::options().create(true).append(true).open(&place).unwrap();
-                super::load::play(store, key.as_str(), seed, note).await;
+                super::player::play(store, key.as_str(), seed, note).await;
             }
             Job::Detach(millis) => {
                 let ttl = Duration::from_millis(millis);

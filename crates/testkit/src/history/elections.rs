@@ -7,7 +7,7 @@ use holdtight_core::{Leadership, LockError};
 
 use super::cancel::give_up_after;
 use super::event::{Form, LetGo, Patience, Refusal};
-use super::moves::{Player, Work, pause};
+use super::player::{Player, Work, pause};
 use super::record::{Claim, Recorder};
 
 impl Player {

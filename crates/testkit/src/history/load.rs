@@ -5,13 +5,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use holdtight_core::{BootClock, Clock as _, DistributedLock, ErrorKind, Moment};
-use tokio::task::JoinSet;
 
-use super::moves::{Move, Player};
+use super::moves::Move;
 use super::record::Recorder;
 
 /// How long those who still wait at the end have until they are served, and the store until it is empty.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Keys for moves that take as long as a lease.
+const SLOW: &[&str] = &["turn", "expire", "kept", "long"];
 
 /// A load of random calls of the public interface, from a seed.
 ///
@@ -29,7 +31,7 @@ pub struct Load {
     pub(super) ttl: Duration,
     pub(super) brief: Duration,
     pub(super) pace: Duration,
-    long: usize,
+    pub(super) long: usize,
     more: Arc<AtomicBool>,
     /// How many are letting a lease run out: one after the other of them would make a queue of minutes.
     pub(super) slow: Arc<AtomicUsize>,
@@ -143,44 +145,6 @@ impl Load {
         enough || BootClock.now() >= until
     }
 
-    /// Plays until there are enough grants. Task n uses the lock n, beginning again after the last; tokens are resumed
-    /// through any of them.
-    ///
-    /// The tasks run in the runtime of the caller. For several runtimes, call it in each, with the same recorder; for
-    /// several processes, with a recorder for each.
-    ///
-    /// Everything that a task began comes to an end before this returns. If something does not within a minute, it is
-    /// left alone, and the check calls it starved.
-    ///
-    /// # Panics
-    /// There are no locks, or a task panicked.
-    ///
-    /// # Cancel safety
-    /// Dropped, it stops playing; what was held then is released.
-    pub async fn run(&self, locks: &[DistributedLock], recorder: &Recorder) {
-        assert!(!locks.is_empty(), "a load needs a lock to play with");
-        let load = Arc::new(self.clone());
-        let until = BootClock.now().after(self.limit);
-        let mut tasks = JoinSet::new();
-        for number in 0..self.tasks {
-            let player = Player::new(&load, number, locks, recorder);
-            tasks.spawn(player.play(until));
-        }
-        for number in 0..self.long {
-            let player = Player::new(&load, self.tasks + number, locks, recorder);
-            tasks.spawn(player.hold_long(until));
-        }
-        let end = async {
-            while let Some(ended) = tasks.join_next().await {
-                ended.expect("a task of the load panicked");
-            }
-        };
-        if tokio::time::timeout(self.limit + PATIENCE, end).await.is_err() {
-            // Still waiting when the history is closed: that is what a check looks for.
-            tasks.detach_all();
-        }
-    }
-
     /// Ends the history: when everybody has let go and every lease is over, the store must show no holder. If leases are
     /// of minutes, they are not waited for: then all must have been given back.
     pub async fn settle(&self, lock: &DistributedLock, recorder: &Recorder) {
@@ -217,7 +181,7 @@ impl Load {
 
     fn all_keys(&self) -> Vec<String> {
         let hot = (0..self.keys).map(|number| self.key(number));
-        let slow = Player::SLOW.iter().map(|name| format!("{}:{name}", self.prefix));
+        let slow = SLOW.iter().map(|name| format!("{}:{name}", self.prefix));
         hot.chain(slow).collect()
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use holdtight_core::{BootClock, Clock as _, Moment};
 
 use super::event::{Form, Patience};
-use super::moves::{Player, release, taken};
+use super::player::{Player, release, taken};
 
 /// How often a holder asks whether it still holds: whoever is granted the lock meanwhile meets it there.
 const LOOK: Duration = Duration::from_millis(5);

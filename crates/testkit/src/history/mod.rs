@@ -41,8 +41,10 @@ mod event;
 mod load;
 mod long;
 mod moves;
+mod player;
 mod record;
 mod report;
+mod story;
 mod tokens;
 
 pub use check::{Rules, check};

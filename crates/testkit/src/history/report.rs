@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use holdtight_core::{ErrorKind, Moment};
 
-use super::check::Story;
+use super::story::Story;
 
 /// What happened in a history, and what of it must not.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use holdtight_core::{DistributedLock, LockToken};
 
 use super::cancel::give_up_after;
 use super::event::{Foreign, Form, LetGo, Patience, Refusal};
-use super::moves::{InHand, Player, taken};
+use super::player::{InHand, Player, taken};
 use super::record::{Holding, Parting};
 
 impl Player {
@@ -65,7 +65,7 @@ impl Player {
         if self.random.bool() {
             drop((holding, handle));
         } else {
-            super::moves::release(handle, holding).await;
+            super::player::release(handle, holding).await;
         }
         if let Some(in_hand) = resumed {
             in_hand.1.look();
@@ -77,8 +77,8 @@ impl Player {
         let Some((_, (handle, holding))) = self.some_lock().await else { return };
         let (lock, token) = (self.any(), handle.token());
         let _ = holding.ended_by(Foreign::ReleaseToken, lock.release_token(&token)).await;
-        super::moves::pause(self.dwell()).await;
-        super::moves::release(handle, holding).await;
+        super::player::pause(self.dwell()).await;
+        super::player::release(handle, holding).await;
     }
 
     pub(super) async fn release_detached(&mut self) {
@@ -142,8 +142,8 @@ impl Player {
         let lock = self.any();
         let force = lock.force_release(&key, handle.fence());
         let _ = holding.ended_by(Foreign::Force, force).await;
-        super::moves::pause(self.dwell()).await;
-        super::moves::release(handle, holding).await;
+        super::player::pause(self.dwell()).await;
+        super::player::release(handle, holding).await;
     }
 }
 
