@@ -27,7 +27,7 @@ pub(crate) fn run(args: &[String]) -> Outcome {
 /// Builds what measures and says where it is. The rows about the command run it, so it is built beside the bench; for
 /// the long runs too, because another choice of packages has other features and would build all dependencies again.
 pub(crate) fn build(workspace: &Workspace, quick: bool) -> Outcome<PathBuf> {
-    let (profile, directory) = if quick { ("dev", "debug") } else { ("release", "release") };
+    let (profile, directory) = if quick { ("dev", "debug") } else { ("dist", "dist") };
     let packages = ["--package", "holdtight-bench", "--package", "holdtight-cli"];
     run_shown(cargo().args(["build", "--profile", profile]).args(packages))?;
     Ok(workspace.target.join(directory))

@@ -2,10 +2,12 @@
 //!
 //! `.ci/run` is this and nothing more, so that a person can run what the build server runs, step by step.
 
+use std::process::Command;
 use std::time::Instant;
 
+use crate::install::install;
 use crate::locate::{extended_path, find};
-use crate::process::{Outcome, cargo, run as run_shown};
+use crate::process::{Outcome, cargo, first_line, run as run_shown};
 use crate::requirements::REQUIREMENTS;
 use crate::workspace::Workspace;
 use crate::{TEST_COMMAND, features, imports, links};
@@ -20,11 +22,12 @@ const STEPS: &[Step] = &[
     Step { name: "fmt", about: "formatting", run: fmt },
     Step { name: "links", about: "local links in Markdown lead somewhere", run: links::check },
     Step { name: "imports", about: "modules import in one direction", run: imports::check },
+    Step { name: "msrv", about: "the oldest Rust we promise is one we build with", run: msrv },
     Step { name: "clippy", about: "lints, all targets", run: clippy },
     Step { name: "features", about: "each package and feature alone", run: features::check },
     Step { name: "doc", about: "documentation builds without warnings", run: doc },
     Step { name: "package", about: "every published package is complete", run: package },
-    Step { name: "deny", about: "licences and sources of dependencies, if installed", run: deny },
+    Step { name: "deny", about: "licences and sources of dependencies", run: deny },
     Step { name: "schedules", about: "thread schedules, explored by shuttle", run: schedules },
     Step { name: "soak", about: "the long runs, at a twentieth", run: soak },
     Step { name: "bench", about: "every measurement, as a smoke run without peers", run: bench },
@@ -68,6 +71,26 @@ fn fmt(_: &Workspace) -> Outcome {
     run_shown(cargo().args(["fmt", "--all", "--check"]))
 }
 
+/// The toolchain of all other steps is the promised one, or that one checks every package as well.
+fn msrv(workspace: &Workspace) -> Outcome {
+    let promised = workspace.rust_version.as_str();
+    let here = first_line(Command::new("rustc").arg("--version"))
+        .ok_or("rustc does not say its version")?;
+    if is_version(&here, promised) {
+        return Ok(());
+    }
+    let check = ["check", "--locked", "--workspace", "--all-features", "--target-dir"];
+    let target = workspace.target.join("msrv");
+    run_shown(Command::new("cargo").arg(format!("+{promised}")).args(check).arg(target))
+}
+
+/// Whether `rustc 1.95.0 (…)` is of the version `1.95`.
+fn is_version(rustc: &str, promised: &str) -> bool {
+    let version = rustc.split_whitespace().nth(1).unwrap_or_default();
+    let rest = version.strip_prefix(promised);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
 fn clippy(_: &Workspace) -> Outcome {
     let all = ["clippy", "--locked", "--workspace", "--all-targets"];
     run_shown(cargo().args(all).args(["--", "-D", "warnings"]))
@@ -91,10 +114,11 @@ fn package(workspace: &Workspace) -> Outcome {
 fn deny(workspace: &Workspace) -> Outcome {
     let tools = workspace.tools();
     let row = REQUIREMENTS.iter().find(|row| row.programs == ["cargo-deny"]);
-    let Some(found) = row.and_then(|row| find(row, &tools)) else {
-        eprintln!("cargo-deny is not installed: left out (cargo install cargo-deny --locked)");
-        return Ok(());
-    };
+    let row = row.ok_or("cargo-deny has no row among the requirements")?;
+    if find(row, &tools).is_none() {
+        install(&[row], &tools)?;
+    }
+    let found = find(row, &tools).ok_or("cargo-deny was installed, but is not found")?;
     let checks = ["deny", "--all-features", "check", "bans", "licenses", "sources"];
     run_shown(cargo().args(checks).env("PATH", extended_path(&found)))
 }
@@ -130,6 +154,19 @@ mod tests {
     fn the_last_step_is_the_test_command_of_readme() {
         assert_eq!(STEPS.last().unwrap().name, "test");
         assert_eq!(test_args().collect::<Vec<_>>(), ["xtask", "test"]);
+    }
+
+    #[test]
+    fn the_promised_version_is_told_from_its_neighbours() {
+        for (rustc, same) in [
+            ("rustc 1.95.0 (59807616e 2026-04-14)", true),
+            ("rustc 1.95.2", true),
+            ("rustc 1.9.5", false),
+            ("rustc 1.950.0", false),
+            ("", false),
+        ] {
+            assert_eq!(is_version(rustc, "1.95"), same, "{rustc}");
+        }
     }
 
     #[test]

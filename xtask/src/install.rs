@@ -35,8 +35,8 @@ pub(crate) fn install(missing: &[&Requirement], tools: &Path) -> Outcome {
         run(&mut elevated(privilege, &install))?;
     }
     for requirement in missing {
-        if let Source::Crate { name, version } = requirement.source {
-            run(cargo().args(crate_install(name, version)).arg(tools))?;
+        if let Source::Crate { name, version, quickly } = requirement.source {
+            run(cargo().args(crate_install(name, version, quickly)).arg(tools))?;
         }
     }
     Ok(())
@@ -52,8 +52,8 @@ pub(crate) fn by_hand(missing: &[&Requirement], tools: &Path) -> String {
         steps.push(format!("sudo apt-get install --yes --no-install-recommends {names}"));
     }
     for requirement in missing {
-        if let Source::Crate { name, version } = requirement.source {
-            let args = crate_install(name, version).join(" ");
+        if let Source::Crate { name, version, quickly } = requirement.source {
+            let args = crate_install(name, version, quickly).collect::<Vec<_>>().join(" ");
             steps.push(format!("cargo {args} {}", quoted(&tools.to_string_lossy())));
         }
     }
@@ -76,8 +76,14 @@ fn debian_packages(missing: &[&Requirement]) -> Vec<&'static str> {
     missing.iter().filter_map(package).collect()
 }
 
-fn crate_install(name: &'static str, version: &'static str) -> [&'static str; 6] {
-    ["install", name, "--version", version, "--locked", "--root"]
+fn crate_install(
+    name: &'static str,
+    version: &'static str,
+    quickly: bool,
+) -> impl Iterator<Item = &'static str> {
+    let profile = if quickly { Some("--debug") } else { None };
+    let words = ["install", name, "--version", version, "--locked"];
+    words.into_iter().chain(profile).chain(["--root"])
 }
 
 fn privilege() -> Privilege {
@@ -122,7 +128,7 @@ mod tests {
     fn what_to_do_by_hand_is_one_command() {
         let redis = row(&["redis-server"], Source::Debian("redis-server"));
         let etcd = row(&["etcd"], Source::Debian("etcd-server"));
-        let tool = row(&["tool"], Source::Crate { name: "tool", version: "1.2.3" });
+        let tool = row(&["tool"], Source::Crate { name: "tool", version: "1.2.3", quickly: false });
         let said = by_hand(&[&redis, &etcd, &tool], Path::new("target/tools"));
         let command: Vec<&str> = said.lines().filter(|line| line.starts_with("    ")).collect();
         assert_eq!(

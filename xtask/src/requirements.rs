@@ -28,8 +28,8 @@ pub(crate) enum Place {
 pub(crate) enum Source {
     /// A package of Debian and its descendants.
     Debian(&'static str),
-    /// A crate, built into `target/tools`.
-    Crate { name: &'static str, version: &'static str },
+    /// A crate, built into `target/tools`: as it is shipped, or quickly.
+    Crate { name: &'static str, version: &'static str, quickly: bool },
 }
 
 /// What its absence means.
@@ -61,7 +61,8 @@ pub(crate) const REQUIREMENTS: &[Requirement] = &[
     server("OpenSSL", &["openssl"], &["version"], "openssl"),
     server("C compiler", &["cc"], &["--version"], "gcc"),
     Requirement {
-        need: Need::Optional("checks licences and sources of dependencies; else CI leaves it out"),
+        need: Need::Optional("checks licences and sources of dependencies; CI installs it"),
+        source: Source::Crate { name: "cargo-deny", version: "0.20.2", quickly: true },
         ..tool(&"cargo-deny", &["--version"], "0.20.2")
     },
 ];
@@ -87,7 +88,7 @@ const fn tool(
         programs: std::slice::from_ref(name),
         version: args,
         place: Place::Usual,
-        source: Source::Crate { name, version },
+        source: Source::Crate { name, version, quickly: false },
         need: Need::Tests,
     }
 }

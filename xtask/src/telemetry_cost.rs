@@ -22,7 +22,8 @@ pub(crate) fn run(args: &[String]) -> Outcome {
         return Err("valgrind is not installed (Debian: apt install valgrind)".to_owned());
     }
     let workspace = Workspace::load()?;
-    let example = ["build", "--release", "--locked", "-p", "holdtight-core", "--example", "pairs"];
+    let example =
+        ["build", "--profile", "dist", "--locked", "-p", "holdtight-core", "--example", "pairs"];
     run_shown(cargo().args(example).env("CARGO_TARGET_DIR", &workspace.target))?;
     // No log can be switched on in this one, and no callback is looked for.
     let silent = workspace.target.join("silent");
@@ -33,7 +34,7 @@ pub(crate) fn run(args: &[String]) -> Outcome {
             .env("RUSTFLAGS", "--cfg holdtight_silent")
             .env("CARGO_TARGET_DIR", &silent),
     )?;
-    let program = Path::new("release/examples/pairs");
+    let program = Path::new("dist/examples/pairs");
     let with = per_pair(&workspace.target.join(program))?;
     let without = per_pair(&silent.join(program))?;
     let cost = (with - without) / without * 100.0;

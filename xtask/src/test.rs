@@ -95,7 +95,8 @@ mod tests {
             roots: Vec::new(),
         };
         let packages = vec![package("cli", false), package("core", true)];
-        Workspace { root: PathBuf::new(), target: PathBuf::new(), packages }
+        let (root, target) = (PathBuf::new(), PathBuf::new());
+        Workspace { root, target, packages, rust_version: String::new() }
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub struct Workspace {
     pub target: PathBuf,
     /// The members, by name.
     pub packages: Vec<Package>,
+    /// The oldest Rust that all members promise.
+    pub rust_version: String,
 }
 
 /// One member of the workspace.
@@ -67,7 +69,9 @@ impl Workspace {
         let packages = json.get("packages")?.as_array()?;
         let mut packages = packages.iter().map(Package::parse).collect::<Option<Vec<_>>>()?;
         packages.sort_by(|a, b| a.name.cmp(&b.name));
-        Some(Self { root: path("workspace_root")?, target: path("target_directory")?, packages })
+        let rust_version = json["packages"][0]["rust_version"].as_str()?.to_owned();
+        let (root, target) = (path("workspace_root")?, path("target_directory")?);
+        Some(Self { root, target, packages, rust_version })
     }
 }
 
@@ -103,6 +107,7 @@ mod tests {
         assert!(workspace.root.join("xtask/Cargo.toml").is_file());
         assert!(workspace.package("xtask").is_some());
         assert!(workspace.package("holdtight-core").unwrap().doctests);
+        assert_eq!(workspace.rust_version, env!("CARGO_PKG_RUST_VERSION"));
     }
 
     #[test]
