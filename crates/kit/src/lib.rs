@@ -1,0 +1,22 @@
+//! What every store needs besides its own protocol: for authors of stores, not for users of locks.
+//!
+//! A store implements [`Backend`](holdtight_core::Backend) of `holdtight-core`. Nothing here is
+//! required for that, but all stores of holdtight use it, so that the same option, the same outage
+//! and the same mistake in a URL look the same on each of them.
+//!
+//! - [`url`]: a store URL in parts, and its options with their types.
+//! - [`duration`]: durations as people type them.
+//! - [`lock`]: locks a mutex, poisoned or not.
+
+#![warn(missing_docs)]
+
+pub mod duration;
+mod mutex;
+pub mod url;
+
+pub use mutex::lock;
+
+/// The examples of the README are compiled too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
