@@ -41,7 +41,6 @@ mod set;
 mod spec;
 mod sync;
 mod token;
-mod url_parts;
 mod wait;
 mod within;
 
@@ -72,4 +71,3 @@ pub use retry::{Jitter, RetryPolicy};
 pub use secret::Secret;
 pub use set::{AcquireAll, LockSet};
 pub use token::LockToken;
-pub use url_parts::UrlParts;
