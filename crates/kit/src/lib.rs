@@ -6,15 +6,21 @@
 //!
 //! - [`url`]: a store URL in parts, and its options with their types.
 //! - [`duration`]: durations as people type them.
+//! - `tls` (feature `tls`): trust roots from a PEM file or the system, under one option name.
+//! - [`WaiterRegistry`]: the waiters of this process by key, and whom to notify.
 //! - [`lock`]: locks a mutex, poisoned or not.
 
 #![warn(missing_docs)]
 
 pub mod duration;
 mod mutex;
+#[cfg(feature = "tls")]
+pub mod tls;
 pub mod url;
+mod waiters;
 
 pub use mutex::lock;
+pub use waiters::WaiterRegistry;
 
 /// The examples of the README are compiled too.
 #[cfg(doctest)]
