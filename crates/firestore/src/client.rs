@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use gcp_auth::TokenProvider;
 use holdtight_core::{LockError, spawn_lasting};
+use holdtight_kit::tls;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
@@ -49,12 +50,9 @@ impl Client {
         config: &FirestoreConfig,
         tokens: Option<Arc<dyn TokenProvider>>,
     ) -> Result<Self, LockError> {
-        let provider = rustls::crypto::ring::default_provider();
-        let builder = HttpsConnectorBuilder::new().with_provider_and_native_roots(provider);
-        let builder = builder.map_err(|error| {
-            LockError::invalid_config("this system has no certificates that TLS could trust")
-                .with_source(error)
-        })?;
+        let roots = tls::roots("SSL_CERT_FILE", None)?;
+        let builder =
+            HttpsConnectorBuilder::new().with_tls_config(tls::client_config(roots, None)?);
         let (builder, root, credentials) = if let Some(address) = &config.emulator {
             (builder.https_or_http(), format!("http://{address}"), Credentials::Emulator)
         } else {
