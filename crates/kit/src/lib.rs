@@ -8,10 +8,12 @@
 //! - [`duration`]: durations as people type them.
 //! - `tls` (feature `tls`): trust roots from a PEM file or the system, under one option name.
 //! - [`WaiterRegistry`]: the waiters of this process by key, and whom to notify.
+//! - [`Batcher`]: requests that come while a connection is busy are sent together.
 //! - [`lock`]: locks a mutex, poisoned or not.
 
 #![warn(missing_docs)]
 
+mod batch;
 pub mod duration;
 mod mutex;
 #[cfg(feature = "tls")]
@@ -19,6 +21,7 @@ pub mod tls;
 pub mod url;
 mod waiters;
 
+pub use batch::{BatchConfig, BatchOp, Batcher};
 pub use mutex::lock;
 pub use waiters::WaiterRegistry;
 
