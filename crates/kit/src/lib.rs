@@ -7,6 +7,8 @@
 //! - [`url`]: a store URL in parts, and its options with their types.
 //! - [`duration`]: durations as people type them.
 //! - `tls` (feature `tls`): trust roots from a PEM file or the system, under one option name.
+//! - [`Reconnecting`]: a connection that is opened again when it breaks, with the same behaviour in
+//!   an outage for all stores; [`Attempts`] is the part of it that limits attempts.
 //! - [`WaiterRegistry`]: the waiters of this process by key, and whom to notify.
 //! - [`Batcher`]: requests that come while a connection is busy are sent together.
 //! - [`lock`]: locks a mutex, poisoned or not.
@@ -16,6 +18,7 @@
 mod batch;
 pub mod duration;
 mod mutex;
+mod reconnect;
 #[cfg(feature = "tls")]
 pub mod tls;
 pub mod url;
@@ -23,6 +26,9 @@ mod waiters;
 
 pub use batch::{BatchConfig, BatchOp, Batcher};
 pub use mutex::lock;
+pub use reconnect::{
+    Admission, Attempts, Connected, Connection, DuringPause, Exclusive, Reconnecting, pause,
+};
 pub use waiters::WaiterRegistry;
 
 /// The examples of the README are compiled too.
