@@ -1,8 +1,9 @@
 //! Requests that come while a connection is busy are sent together, one batch for many callers.
 //!
-//! Nobody waits in order to be joined: as long as a lane is not busy, each request leaves at once and
-//! alone. A server works through its requests one by one, so under load this saves most of what a
-//! request costs beside its lock. What is sent, and what the answers mean, is the store's [`BatchOp`].
+//! Nobody waits in order to be joined: as long as a lane is not busy, each request leaves at once
+//! and alone. A server works through its requests one by one, so under load this saves most of what
+//! a request costs beside its lock. What is sent, and what the answers mean, is the store's
+//! [`BatchOp`].
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -36,7 +37,8 @@ pub trait BatchOp: Send + Sync + 'static {
         requests: &[&Self::Request],
     ) -> impl Future<Output = Result<Vec<Result<Self::Answer, LockError>>, LockError>> + Send;
 
-    /// Whether the failure of many may have one cause among them, so that each should be tried alone.
+    /// Whether the failure of many may have one cause among them, so that each should be tried
+    /// alone.
     ///
     /// Trying again must be safe: `many` has done nothing, or what it did is found by the next try.
     fn may_retry_alone(&self, request: &Self::Request, error: &LockError) -> bool;
@@ -135,8 +137,9 @@ pub struct Batcher<E: BatchOp> {
 }
 
 struct Lane<E: BatchOp> {
-    /// The numbers of the requests on their way, but not of those that take suspiciously long: the future of a caller
-    /// that nobody polls ends nothing, and must not keep its turn from the others.
+    /// The numbers of the requests on their way, but not of those that take suspiciously long: the
+    /// future of a caller that nobody polls ends nothing, and must not keep its turn from the
+    /// others.
     under_way: Vec<u64>,
     /// Requests and callers in line are numbered together, in the order they came.
     numbers: u64,
@@ -169,8 +172,8 @@ struct Turn<E: BatchOp> {
     number: u64,
 }
 
-/// A request that takes longer than this loses its turn to those in line: it may be that nobody drives it. If it was only
-/// slow, there is one more on its way than planned.
+/// A request that takes longer than this loses its turn to those in line: it may be that nobody
+/// drives it. If it was only slow, there is one more on its way than planned.
 const SUSPICIOUS: Duration = Duration::from_millis(50);
 
 impl<E: BatchOp> Batcher<E> {
@@ -187,14 +190,16 @@ impl<E: BatchOp> Batcher<E> {
     /// The answer to one request, which leaves alone or with others.
     ///
     /// # Errors
-    /// Those of the operation; [`Unavailable`](holdtight_core::ErrorKind::Unavailable) if it could not leave in time, and
-    /// [`Ambiguous`](holdtight_core::ErrorKind::Ambiguous) if it left and was not answered.
+    /// Those of the operation; [`Unavailable`](holdtight_core::ErrorKind::Unavailable) if it could
+    /// not leave in time, and [`Ambiguous`](holdtight_core::ErrorKind::Ambiguous) if it left and
+    /// was not answered.
     ///
     /// # Panics
     /// If there is no such lane.
     ///
     /// # Cancel safety
-    /// A request that waits for others is not sent when this is dropped; one that has left may have been done.
+    /// A request that waits for others is not sent when this is dropped; one that has left may have
+    /// been done.
     pub async fn submit(
         self: &Arc<Self>,
         lane: usize,
@@ -214,21 +219,22 @@ impl<E: BatchOp> Batcher<E> {
             Ok(Ok(answer)) => answer,
             _ if !self.take_back(lane, queued.number) => Err(unanswered(patience)),
             _ => Err(LockError::unavailable(format!(
-                "requests before this one were not answered within {patience:?}; this one was not sent: check the store, then try again"
+                "requests before this one were not answered within {patience:?}; this one was not sent: \
+                 check the store, then try again"
             ))),
         }
     }
 
-    /// Whether a request in line is not going to be sent, because it was not yet. Under the lock under which requests
-    /// leave: it is one or the other.
+    /// Whether a request in line is not going to be sent, because it was not yet. Under the lock
+    /// under which requests leave: it is one or the other.
     fn take_back(&self, lane: usize, number: u64) -> bool {
         let mut lane = self.lane(lane);
         let at = lane.waiting.iter().position(|waiting| waiting.number == number);
         at.is_some_and(|at| lane.waiting.remove(at).is_some())
     }
 
-    /// The caller with this number has waited for long. Requests that were on their way before it came lose their turns,
-    /// unless it has left meanwhile: then there is progress.
+    /// The caller with this number has waited for long. Requests that were on their way before it
+    /// came lose their turns, unless it has left meanwhile: then there is progress.
     fn overtake(self: &Arc<Self>, lane: usize, number: u64) {
         let mut busy = self.lane(lane);
         if !busy.waiting.iter().any(|waiting| waiting.number == number) {
@@ -367,7 +373,8 @@ mod tests {
     use super::*;
     use holdtight_core::ErrorKind;
 
-    /// Writes down what leaves together; each request waits for a permit. Thirteen spoils all that leave with it.
+    /// Writes down what leaves together; each request waits for a permit. Thirteen spoils all that
+    /// leave with it.
     struct Recorder {
         sent: Mutex<Vec<Vec<u32>>>,
         permits: Semaphore,
@@ -455,7 +462,8 @@ mod tests {
         assert_eq!(*sent, [vec![1], vec![2, 3, 4, 5, 6], vec![100, 101], vec![7]]);
     }
 
-    /// The first caller keeps its future and does not poll it: it has the only turn, and never ends.
+    /// The first caller keeps its future and does not poll it: it has the only turn, and never
+    /// ends.
     #[tokio::test]
     async fn a_caller_whose_future_is_not_polled_does_not_stop_the_others() {
         let batcher = batcher(Duration::from_secs(60));

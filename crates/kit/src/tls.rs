@@ -69,7 +69,8 @@ pub fn private_key(option: &str, file: &Path) -> Result<PrivateKeyDer<'static>, 
 /// `identity` with their key if the server asks for one.
 ///
 /// # Errors
-/// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if certificates and key do not match.
+/// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if certificates and key do not
+/// match.
 pub fn client_config(
     roots: RootCertStore,
     identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,

@@ -59,7 +59,8 @@ struct Given {
 }
 
 impl Options {
-    /// Reads `name=value&…`; a name alone has an empty value. `store` is what errors call the store.
+    /// Reads `name=value&…`; a name alone has an empty value. `store` is what errors call the
+    /// store.
     ///
     /// # Errors
     /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if it is not percent-encoded
@@ -174,11 +175,12 @@ impl Options {
         }
     }
 
-    /// Takes the options that somebody else reads, such as a driver, as they are in the URL. Those in
-    /// `repeated` may be given several times.
+    /// Takes the options that somebody else reads, such as a driver, as they are in the URL. Those
+    /// in `repeated` may be given several times.
     ///
     /// # Errors
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if one in `once` was given twice.
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if one in `once` was given
+    /// twice.
     pub fn pass_on(
         &mut self,
         once: &[&'static str],
@@ -206,9 +208,10 @@ impl Options {
         // It may be part of a password that was not encoded, so it must look like a name.
         let is_name = unknown.name.len() <= NAME_BYTES
             && unknown.name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-        let name = match is_name {
-            true => format!("unknown option `{}`", unknown.name),
-            false => "unknown option, by a name that no option has".to_owned(),
+        let name = if is_name {
+            format!("unknown option `{}`", unknown.name)
+        } else {
+            "unknown option, by a name that no option has".to_owned()
         };
         let known: Vec<String> = self.known.iter().map(|name| format!("`{name}`")).collect();
         Err(self.invalid(&format!("{name}; known: {}", known.join(", "))))
