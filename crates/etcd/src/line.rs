@@ -20,11 +20,14 @@ const BUSY_HINT: Duration = Duration::from_secs(2);
 /// How many such hints are kept.
 const BUSY_HINTS: usize = 4096;
 
+/// The places of one lock's waiters, by their entries.
+type Places = HashMap<Vec<u8>, Waiting>;
+
 /// Everybody in this store who waits.
 #[derive(Default)]
 pub(crate) struct Line {
-    /// By the start of a lock's range, with the places of its waiters by their entries.
-    waiters: Arc<WaiterRegistry<Vec<u8>, HashMap<Vec<u8>, Waiting>>>,
+    /// By the start of a lock's range.
+    waiters: Arc<WaiterRegistry<Vec<u8>, Places>>,
     /// Locks that were busy, by the start of their range.
     busy: Mutex<HashMap<Vec<u8>, Instant>>,
 }

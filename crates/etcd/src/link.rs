@@ -30,7 +30,7 @@ use crate::proto::maintenance_client::MaintenanceClient;
 pub(crate) struct Link {
     config: Arc<EtcdConfig>,
     members: Vec<Endpoint>,
-    connection: Reconnecting<Member>,
+    connection: Reconnecting<Open>,
     /// The member to try first.
     next: AtomicUsize,
     /// The cluster that answered first; 0 before.
@@ -48,16 +48,16 @@ pub(crate) struct Ending {
 }
 
 /// An open connection to one member.
-pub(crate) struct Member {
+pub(crate) struct Open {
     pub(crate) channel: Channel,
     token: Option<MetadataValue<Ascii>>,
     member: usize,
 }
 
-impl Connection for Member {}
+impl Connection for Open {}
 
 /// The connection in use.
-pub(crate) type Wire = Connected<Member>;
+pub(crate) type Wire = Connected<Open>;
 
 /// What is wrong with a URL that names members of two clusters, and what to do.
 pub(crate) const TWO_CLUSTERS: &str = "the members of the store URL belong to different etcd clusters, each of which would \
@@ -112,7 +112,7 @@ headed! {
     MemberListResponse false,
 }
 
-impl Member {
+impl Open {
     /// `message` with what every request carries: the token, and the demand that the member has a leader.
     pub(crate) fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
@@ -264,7 +264,7 @@ impl Link {
 
     /// Connects to the first member that answers, beginning with the one that is next. Each has a head start, so that
     /// clients stay spread over the members while all of them are well.
-    async fn open_any(&self) -> Result<Member, LockError> {
+    async fn open_any(&self) -> Result<Open, LockError> {
         let (first, members) = (self.next.load(Ordering::Relaxed), self.members.len());
         let mut ahead = (0..members).map(|step| (first + step) % members);
         let mut trying = FuturesUnordered::new();
@@ -290,7 +290,7 @@ impl Link {
     }
 
     /// Connects to one member that answers, and says who we are if the settings do.
-    pub(crate) async fn open(&self, member: usize) -> Result<Member, LockError> {
+    pub(crate) async fn open(&self, member: usize) -> Result<Open, LockError> {
         let endpoint = &self.members[member];
         let unreachable = |source: String| {
             LockError::unavailable(format!(
@@ -301,7 +301,7 @@ impl Link {
         };
         let connecting = async {
             let channel = endpoint.connect().await.map_err(|error| unreachable(chain(&error)))?;
-            let wire = Member { channel, token: None, member };
+            let wire = Open { channel, token: None, member };
             let mut client = MaintenanceClient::new(wire.channel.clone());
             match client.status(wire.request(proto::StatusRequest {})).await {
                 Ok(_) => Ok(wire),
@@ -325,7 +325,7 @@ impl Link {
 
     async fn authenticate(
         &self,
-        wire: &Member,
+        wire: &Open,
         user: &str,
         password: &str,
     ) -> Result<Option<MetadataValue<Ascii>>, LockError> {
