@@ -84,8 +84,7 @@ impl PostgresConfig {
     /// Options of ours: `schema` (`holdtight`), `table` (`locks`), `layout` (`native`, `syncguard`), `fence_table`
     /// (syncguard only), `listen` (`on`, `off`), `pooler` (`none`, `transaction`), `connections` (4), `timeout`
     /// (per step, `5s`), `durability` (`require`, `any`), `sslmode`, `sslrootcert`, `sslcert`, `sslkey` (also `tls_ca`,
-    /// `tls_cert`, `tls_key`),
-    /// `passfile`. Others, such as `application_name` or `keepalives_idle`, go to the driver.
+    /// `tls_cert`, `tls_key`), `passfile`. Others, such as `application_name` or `keepalives_idle`, go to the driver.
     ///
     /// What the URL leaves open is taken from where `libpq` programs take it: `PGHOST`, `PGPORT`, `PGUSER`, `PGDATABASE`,
     /// `PGPASSWORD`, `PGPASSFILE` or `~/.pgpass`, `PGSSLMODE`, `PGSSLROOTCERT`, `PGSSLCERT`, `PGSSLKEY`, `PGOPTIONS`,

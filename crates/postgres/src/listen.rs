@@ -5,17 +5,17 @@
 //! a transaction pooler accepts LISTEN and forgets it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use holdtight_core::{Key, LockError, Secret, Subscription, spawn_lasting};
-use holdtight_kit::WaiterRegistry;
+use holdtight_kit::{WaiterRegistry, lock, pause};
 use tokio::task::AbortHandle;
 use tokio_postgres::types::Type;
 
 use crate::connect::{Connector, Link, News};
 use crate::error::{Phase, from_driver};
-use crate::lanes::{Lanes, echoed_row, hash, pause};
+use crate::lanes::{Lanes, echoed_row, hash};
 
 /// How long our own echo may take before we say that notifications do not arrive.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -78,7 +78,7 @@ impl Listener {
         if self.deaf.load(Ordering::Relaxed) {
             return;
         }
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut task = lock(&self.task);
         if task.as_ref().is_none_or(AbortHandle::is_finished) {
             let listener = Arc::downgrade(self);
             *task = Some(spawn_lasting(keep_listening(listener)).abort_handle());
@@ -195,8 +195,7 @@ async fn follow(store: &Weak<Listener>, lanes: &Lanes, link: &Link, news: &mut N
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let task = self.task.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(task) = task.take() {
+        if let Some(task) = lock(&self.task).take() {
             task.abort();
         }
     }
