@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-
-use crate::duration;
+use holdtight_kit::duration;
 
 pub(crate) use run::RunArgs;
 pub(crate) use usage::parse;

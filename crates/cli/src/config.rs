@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use holdtight::{MAX_TTL, StoreUrl};
+use holdtight_kit::duration;
 
-use crate::duration;
 use crate::exit::Failure;
 
 /// The name of both files.

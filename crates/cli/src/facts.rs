@@ -6,9 +6,9 @@ use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use holdtight::{Fence, Holder, LockError, LockInfo, Owner};
+use holdtight_kit::duration;
 use serde::Serialize;
 
-use crate::duration;
 use crate::output::{Span, clean, local, now, rfc3339};
 
 /// Who holds a key, since when, and until when.

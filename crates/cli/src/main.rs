@@ -7,7 +7,6 @@ mod conflict;
 mod context;
 #[cfg(unix)]
 mod disposition;
-mod duration;
 mod exit;
 mod facts;
 mod interrupt;

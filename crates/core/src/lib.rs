@@ -37,10 +37,8 @@ pub use model::owner::{Owner, OwnerText};
 pub use model::retry::{Jitter, RetryPolicy};
 pub use model::secret::Secret;
 pub use model::token::LockToken;
-pub use store::gather::{Crowding, Errand, Gather};
 pub use store::memory::MemoryStore;
 pub use store::runtime::{background, spawn_lasting};
-pub use store::url_parts::UrlParts;
 pub use store::{
     AcquireRequest, Attempt, Backend, Bell, Busy, Capabilities, ExtendBy, ExtendRequest, Extension,
     Intent, Lease, Liveness, ManyAttempt, OpenStore, Release, Reply, Subscription, Transfer,

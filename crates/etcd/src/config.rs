@@ -6,7 +6,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use holdtight_core::{LockError, UrlParts};
+use holdtight_core::LockError;
+use holdtight_kit::url::UrlParts;
 
 const PREFIX_BYTES: usize = 256;
 
@@ -49,58 +50,30 @@ impl EtcdConfig {
     /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig), saying which part is wrong, never repeating the
     /// user or the password.
     pub fn from_url(url: &str) -> Result<Self, LockError> {
-        let parts = UrlParts::parse(url, "etcd://127.0.0.1:2379")?;
+        let parts = UrlParts::parse("etcd", url, "etcd://127.0.0.1:2379")?;
         let tls = match parts.scheme.as_str() {
             "etcd" => false,
             "etcds" => true,
             _ => return Err(invalid("the scheme is neither etcd nor etcds")),
         };
         let endpoints = parts.hosts.into_iter();
-        let mut config = Self {
+        let mut options = parts.options;
+        let config = Self {
             endpoints: endpoints.map(|(host, port)| (host, port.unwrap_or(2379))).collect(),
             user: parts.user,
             password: parts.password,
             prefix: "holdtight/".to_owned(),
-            epoch: 0,
-            timeout: Duration::from_secs(2),
-            connect_timeout: Duration::from_secs(2),
+            epoch: options.integer("epoch", 0..=u16::MAX)?.unwrap_or(0),
+            timeout: options.duration("timeout")?.unwrap_or(Duration::from_secs(2)),
+            connect_timeout: options.duration("connect_timeout")?.unwrap_or(Duration::from_secs(2)),
             tls,
-            tls_ca: None,
-            tls_cert: None,
-            tls_key: None,
-            tls_name: None,
+            tls_ca: options.path("tls_ca")?,
+            tls_cert: options.path("tls_cert")?,
+            tls_key: options.path("tls_key")?,
+            tls_name: options.text("tls_name")?,
         };
-        if !parts.path.is_empty() {
-            config = config.prefix(parts.path)?;
-        }
-        for (name, value) in &parts.options {
-            config = config.option(name, value)?;
-        }
-        config.check()
-    }
-
-    fn option(mut self, name: &str, value: &str) -> Result<Self, LockError> {
-        match name {
-            "epoch" => {
-                self.epoch =
-                    value.parse().map_err(|_| invalid("epoch is not a number from 0 to 65535"))?;
-            }
-            "timeout" => self.timeout = span("timeout", value)?,
-            "connect_timeout" => self.connect_timeout = span("connect_timeout", value)?,
-            "tls_ca" => self.tls_ca = Some(PathBuf::from(value)),
-            "tls_cert" => self.tls_cert = Some(PathBuf::from(value)),
-            "tls_key" => self.tls_key = Some(PathBuf::from(value)),
-            "tls_name" => self.tls_name = Some(value.to_owned()),
-            // The name may be a mistyped password: it is not repeated unless it looks like a name.
-            _ if name.len() <= 20 && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_') => {
-                return Err(invalid(&format!(
-                    "there is no option {name:?}; there are epoch, timeout, connect_timeout, tls_ca, tls_cert, \
-                     tls_key, tls_name"
-                )));
-            }
-            _ => return Err(invalid("an option has a name that no option has")),
-        }
-        Ok(self)
+        options.finish()?;
+        if parts.path.is_empty() { config.check() } else { config.prefix(parts.path) }
     }
 
     /// What stands before every key in etcd, with a slash at its end; `holdtight/` by default.
@@ -196,18 +169,6 @@ impl fmt::Debug for EtcdConfig {
 
 pub(crate) fn invalid(message: &str) -> LockError {
     LockError::invalid_config(format!("etcd: {message}"))
-}
-
-/// `250ms`, `3s`, or plain seconds.
-fn span(name: &str, text: &str) -> Result<Duration, LockError> {
-    let (digits, unit) = match text.strip_suffix("ms") {
-        Some(digits) => (digits, 1),
-        None => (text.strip_suffix('s').unwrap_or(text), 1000),
-    };
-    let number = digits.parse::<u32>().ok().filter(|_| digits.bytes().all(|b| b.is_ascii_digit()));
-    let number =
-        number.ok_or_else(|| invalid(&format!("{name} is not a time like 500ms or 2s")))?;
-    Ok(Duration::from_millis(u64::from(number) * unit))
 }
 
 #[cfg(test)]

@@ -38,18 +38,13 @@ pub(crate) fn endpoints(config: &EtcdConfig) -> Result<Vec<Endpoint>, LockError>
 /// Verified against the system's certificates, or against a file that the user names.
 #[cfg(feature = "tls")]
 fn security(config: &EtcdConfig) -> Result<tonic::transport::ClientTlsConfig, LockError> {
-    use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+    use holdtight_kit::tls;
+    use tonic::transport::{ClientTlsConfig, Identity};
     let read = |option: &str, path: &std::path::Path| {
-        std::fs::read(path).map_err(|error| {
-            invalid(&format!("cannot read the file of {option}, {}", path.display()))
-                .with_source(error)
-        })
+        std::fs::read(path).map_err(|error| tls::unusable(option, &error))
     };
-    let mut security = ClientTlsConfig::new();
-    security = match &config.tls_ca {
-        Some(path) => security.ca_certificate(Certificate::from_pem(read("tls_ca", path)?)),
-        None => security.with_native_roots(),
-    };
+    let roots = tls::roots("tls_ca", config.tls_ca.as_deref())?;
+    let mut security = ClientTlsConfig::new().trust_anchors(roots.roots);
     if let (Some(cert), Some(key)) = (&config.tls_cert, &config.tls_key) {
         security =
             security.identity(Identity::from_pem(read("tls_cert", cert)?, read("tls_key", key)?));

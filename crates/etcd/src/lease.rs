@@ -3,10 +3,11 @@
 //! etcd counts in whole seconds, has a minimum of its own (two seconds with default settings), and may always grant
 //! more than was asked. What counts is what it says.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use holdtight_core::{LockError, spawn_lasting};
+use holdtight_kit::lock;
 use tokio::task::JoinHandle;
 use tonic::Status;
 
@@ -97,7 +98,7 @@ impl Link {
     pub(crate) async fn end(self: &Arc<Self>, id: i64) {
         let (began, task) = (Instant::now(), self.let_go(id));
         let awaited = {
-            let mut last = self.ending.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut last = lock(&self.ending);
             let is_busy = last.as_ref().is_some_and(|last| began - last.began < BUSY);
             let before = last.take().and_then(|last| last.task);
             let (task, awaited) = if is_busy { (Some(task), before) } else { (None, Some(task)) };

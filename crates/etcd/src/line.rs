@@ -5,10 +5,11 @@
 //! lease is made for it in vain.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use holdtight_core::{Bell, Subscription};
+use holdtight_core::Subscription;
+use holdtight_kit::{WaiterRegistry, lock};
 use tokio::task::AbortHandle;
 
 use crate::names::{Place, Range};
@@ -19,24 +20,16 @@ const BUSY_HINT: Duration = Duration::from_secs(2);
 /// How many such hints are kept.
 const BUSY_HINTS: usize = 4096;
 
+/// The places of one lock's waiters, by their entries.
+type Places = HashMap<Vec<u8>, Waiting>;
+
 /// Everybody in this store who waits.
 #[derive(Default)]
 pub(crate) struct Line {
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    rooms: HashMap<Vec<u8>, Room>,
+    /// By the start of a lock's range.
+    waiters: Arc<WaiterRegistry<Vec<u8>, Places>>,
     /// Locks that were busy, by the start of their range.
-    busy: HashMap<Vec<u8>, Instant>,
-}
-
-/// Those who wait for one lock.
-#[derive(Default)]
-struct Room {
-    bells: Vec<Bell>,
-    places: HashMap<Vec<u8>, Waiting>,
+    busy: Mutex<HashMap<Vec<u8>, Instant>>,
 }
 
 /// One place in etcd's queue.
@@ -55,47 +48,28 @@ impl Drop for Waiting {
 }
 
 impl Line {
-    /// A bell for `lock`, until the subscription is dropped.
-    pub(crate) fn listen(self: &Arc<Self>, lock: Range) -> Subscription {
-        let (bell, subscription) = Subscription::channel();
-        self.state().rooms.entry(lock.start.clone()).or_default().bells.push(bell);
-        let line = Arc::downgrade(self);
-        subscription.on_drop(move || {
-            if let Some(line) = line.upgrade() {
-                line.leave(&lock.start);
-            }
-        })
-    }
-
-    fn leave(&self, lock: &[u8]) {
-        let mut state = self.state();
-        if let Some(room) = state.rooms.get_mut(lock) {
-            room.bells.retain(|bell| !bell.is_abandoned());
-            if room.bells.is_empty() {
-                state.rooms.remove(lock);
-            }
-        }
+    /// A waiter for `lock`, until the subscription is dropped.
+    pub(crate) fn listen(&self, lock: Range) -> Subscription {
+        self.waiters.subscribe(lock.start)
     }
 
     /// Wakes whoever waits for `lock` here.
     pub(crate) fn ring(&self, lock: &[u8]) {
-        if let Some(room) = self.state().rooms.get(lock) {
-            room.bells.iter().for_each(Bell::ring);
-        }
+        self.waiters.notify_all_of(lock);
     }
 
     /// Remembers the place that was made at `created` and just kept alive. Its predecessor is not watched yet.
     pub(crate) fn stand(&self, place: &Place, created: i64) {
-        if let Some(room) = self.state().rooms.get_mut(&place.lock.start) {
+        self.waiters.with(&place.lock.start, |places| {
             let now = Instant::now();
-            match room.places.get_mut(&place.entry) {
+            match places.get_mut(&place.entry) {
                 Some(waiting) if waiting.created == created => waiting.kept_alive = now,
                 _ => {
                     let waiting = Waiting { created, kept_alive: now, watcher: None };
-                    room.places.insert(place.entry.clone(), waiting);
+                    places.insert(place.entry.clone(), waiting);
                 }
             }
-        }
+        });
     }
 
     /// Whether this place was kept alive within `span`.
@@ -123,40 +97,36 @@ impl Line {
 
     /// Forgets a place that was used or given up.
     pub(crate) fn forget(&self, place: &Place) {
-        if let Some(room) = self.state().rooms.get_mut(&place.lock.start) {
-            room.places.remove(&place.entry);
-        }
+        self.waiters.with(&place.lock.start, |places| places.remove(&place.entry));
     }
 
     /// Whether this owner stands in line, as far as is known here.
     pub(crate) fn stands(&self, place: &Place) -> bool {
-        let state = self.state();
-        state
-            .rooms
-            .get(&place.lock.start)
-            .is_some_and(|room| room.places.contains_key(&place.entry))
+        self.waiters
+            .with(&place.lock.start, |places| places.contains_key(&place.entry))
+            .unwrap_or(false)
     }
 
     /// Notes that a lock was busy.
-    pub(crate) fn note_busy(&self, lock: &Range) {
-        let mut state = self.state();
-        if state.busy.len() >= BUSY_HINTS {
-            state.busy.retain(|_, seen| seen.elapsed() < BUSY_HINT);
-            if state.busy.len() >= BUSY_HINTS {
-                state.busy.clear();
+    pub(crate) fn note_busy(&self, range: &Range) {
+        let mut busy = lock(&self.busy);
+        if busy.len() >= BUSY_HINTS {
+            busy.retain(|_, seen| seen.elapsed() < BUSY_HINT);
+            if busy.len() >= BUSY_HINTS {
+                busy.clear();
             }
         }
-        state.busy.insert(lock.start.clone(), Instant::now());
+        busy.insert(range.start.clone(), Instant::now());
     }
 
     /// Notes that a lock was free.
-    pub(crate) fn note_free(&self, lock: &Range) {
-        self.state().busy.remove(&lock.start);
+    pub(crate) fn note_free(&self, range: &Range) {
+        lock(&self.busy).remove(&range.start);
     }
 
     /// Whether a lock was busy a moment ago.
-    pub(crate) fn was_busy(&self, lock: &Range) -> bool {
-        self.state().busy.get(&lock.start).is_some_and(|seen| seen.elapsed() < BUSY_HINT)
+    pub(crate) fn was_busy(&self, range: &Range) -> bool {
+        lock(&self.busy).get(&range.start).is_some_and(|seen| seen.elapsed() < BUSY_HINT)
     }
 
     fn with<T>(
@@ -165,14 +135,10 @@ impl Line {
         created: i64,
         ask: impl FnOnce(&mut Waiting) -> T,
     ) -> Option<T> {
-        let mut state = self.state();
-        let room = state.rooms.get_mut(&place.lock.start)?;
-        room.places.get_mut(&place.entry).filter(|waiting| waiting.created == created).map(ask)
-    }
-
-    /// Nothing inside calls foreign code but bells, which cannot panic.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let asked = self.waiters.with(&place.lock.start, |places| {
+            places.get_mut(&place.entry).filter(|waiting| waiting.created == created).map(ask)
+        });
+        asked.flatten()
     }
 }
 
@@ -226,7 +192,7 @@ mod tests {
         for n in 0..BUSY_HINTS * 2 {
             line.note_busy(&place(&format!("k{n}"), "s").lock);
         }
-        assert!(line.state().busy.len() <= BUSY_HINTS);
+        assert!(lock(&line.busy).len() <= BUSY_HINTS);
         let here = place("a", "s").lock;
         line.note_busy(&here);
         assert!(line.was_busy(&here));

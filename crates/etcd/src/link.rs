@@ -3,18 +3,19 @@
 //! A request that is known not to have been done goes to the next member at once; one whose outcome is unknown is
 //! the caller's to settle. Every answer is checked to come from the one cluster, and never from its past.
 //!
-//! A stopped process still takes connections, so one counts as open when the member has answered on it. While none does,
-//! one try at a time is made for all callers, with pauses that grow.
+//! A stopped process still takes connections, so one counts as open when the member has answered on
+//! it. Behaviour in an outage is the kit's.
 
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use holdtight_core::{ErrorKind, LockError, spawn_lasting};
+use holdtight_core::{ErrorKind, LockError};
+use holdtight_kit::{Connected, Connection, Reconnecting};
 use tokio::task::JoinHandle;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
@@ -29,10 +30,7 @@ use crate::proto::maintenance_client::MaintenanceClient;
 pub(crate) struct Link {
     config: Arc<EtcdConfig>,
     members: Vec<Endpoint>,
-    wire: Mutex<Option<Arc<Wire>>>,
-    /// One connects, the others wait for it.
-    gate: tokio::sync::Mutex<()>,
-    trouble: Mutex<Trouble>,
+    connection: Reconnecting<Open>,
     /// The member to try first.
     next: AtomicUsize,
     /// The cluster that answered first; 0 before.
@@ -40,22 +38,6 @@ pub(crate) struct Link {
     /// The highest revision that any linearizable answer carried.
     revision: AtomicI64,
     pub(crate) ending: Mutex<Option<Ending>>,
-}
-
-/// What failed since the last good answer.
-#[derive(Default)]
-struct Trouble {
-    in_a_row: u32,
-    last: Option<Instant>,
-    /// Why the last try to connect failed, for those who waited for it.
-    error: Option<LockError>,
-}
-
-impl Trouble {
-    fn failed(&mut self, error: Option<LockError>) {
-        self.in_a_row = self.in_a_row.saturating_add(1);
-        (self.last, self.error) = (Some(Instant::now()), error);
-    }
 }
 
 /// The end of a lease that was asked for last.
@@ -66,14 +48,16 @@ pub(crate) struct Ending {
 }
 
 /// An open connection to one member.
-pub(crate) struct Wire {
+pub(crate) struct Open {
     pub(crate) channel: Channel,
     token: Option<MetadataValue<Ascii>>,
     member: usize,
-    opened: Instant,
-    /// It has served a request, so whatever broke it later, the member was there.
-    proven: AtomicBool,
 }
+
+impl Connection for Open {}
+
+/// The connection in use.
+pub(crate) type Wire = Connected<Open>;
 
 /// What is wrong with a URL that names members of two clusters, and what to do.
 pub(crate) const TWO_CLUSTERS: &str = "the members of the store URL belong to different etcd clusters, each of which would \
@@ -84,12 +68,6 @@ const SILENCE: Duration = Duration::from_millis(250);
 
 /// How long a member may take to answer before the next one is tried beside it.
 const HEAD_START: Duration = Duration::from_millis(250);
-
-/// The longest pause before the next try to connect; the first is a twentieth of it.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-/// A connection that lived so long was a good one, whether or not anything was asked on it.
-const GOOD_AGE: Duration = Duration::from_secs(10);
 
 /// A request on its way.
 struct Sent<'a> {
@@ -134,7 +112,7 @@ headed! {
     MemberListResponse false,
 }
 
-impl Wire {
+impl Open {
     /// `message` with what every request carries: the token, and the demand that the member has a leader.
     pub(crate) fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
@@ -149,14 +127,14 @@ impl Wire {
 impl Link {
     pub(crate) fn new(config: Arc<EtcdConfig>) -> Result<Self, LockError> {
         let members = crate::endpoint::endpoints(&config)?;
+        let origin: Vec<_> = members.iter().map(|member| member.uri().to_string()).collect();
+        let origin = format!("etcd at {}", origin.join(","));
         // Clients that start together spread over the members.
         let next = AtomicUsize::new(fastrand::usize(..members.len()));
         Ok(Self {
             config,
             members,
-            wire: Mutex::default(),
-            gate: tokio::sync::Mutex::default(),
-            trouble: Mutex::default(),
+            connection: Reconnecting::new(origin, Arc::default()),
             next,
             cluster: AtomicU64::new(0),
             revision: AtomicI64::new(0),
@@ -272,61 +250,21 @@ impl Link {
 
     /// A request was served: the trouble is over.
     pub(crate) fn prove(&self, wire: &Wire) {
-        if !wire.proven.load(Ordering::Relaxed) && !wire.proven.swap(true, Ordering::Relaxed) {
-            *self.trouble() = Trouble::default();
-        }
+        self.connection.served(wire);
     }
 
     /// The open connection, or a new one.
     pub(crate) async fn wire(self: &Arc<Self>) -> Result<Arc<Wire>, LockError> {
-        if let Some(wire) = &*self.current() {
-            return Ok(Arc::clone(wire));
-        }
-        // In a task of its own: a caller whose future is not polled must not keep the others from a connection.
-        let (link, arrived) = (Arc::clone(self), Instant::now());
-        spawn_lasting(async move { link.reopen(arrived).await }).await.unwrap_or_else(|error| {
-            Err(LockError::unavailable("the connection to etcd could not be opened")
-                .with_source(error))
-        })
-    }
-
-    async fn reopen(&self, arrived: Instant) -> Result<Arc<Wire>, LockError> {
-        let _one = self.gate.lock().await;
-        if let Some(wire) = &*self.current() {
-            return Ok(Arc::clone(wire));
-        }
-        let wait_until = {
-            let trouble = self.trouble();
-            // Whoever waited while another one tried shares its failure instead of trying once more.
-            if let (Some(at), Some(error)) = (trouble.last, &trouble.error)
-                && at >= arrived
-            {
-                return Err(error.clone());
-            }
-            trouble.last.map(|at| at + pause(trouble.in_a_row))
+        let open = || {
+            let link = Arc::clone(self);
+            async move { link.open_any().await }
         };
-        if let Some(moment) = wait_until {
-            tokio::time::sleep_until(moment.into()).await;
-        }
-        match self.open_any().await {
-            Ok(wire) => {
-                let wire = Arc::new(wire);
-                self.next.store(wire.member, Ordering::Relaxed);
-                // How often it failed is forgotten with the first request that is served.
-                self.trouble().error = None;
-                *self.current() = Some(Arc::clone(&wire));
-                Ok(wire)
-            }
-            Err(error) => {
-                self.trouble().failed(Some(error.clone()));
-                Err(error)
-            }
-        }
+        self.connection.get(open).await
     }
 
     /// Connects to the first member that answers, beginning with the one that is next. Each has a head start, so that
     /// clients stay spread over the members while all of them are well.
-    async fn open_any(&self) -> Result<Wire, LockError> {
+    async fn open_any(&self) -> Result<Open, LockError> {
         let (first, members) = (self.next.load(Ordering::Relaxed), self.members.len());
         let mut ahead = (0..members).map(|step| (first + step) % members);
         let mut trying = FuturesUnordered::new();
@@ -339,7 +277,10 @@ impl Link {
             };
             match ended {
                 Err(_) => {}
-                Ok(Some(Ok(wire))) => return Ok(wire),
+                Ok(Some(Ok(wire))) => {
+                    self.next.store(wire.member, Ordering::Relaxed);
+                    return Ok(wire);
+                }
                 // Every member has the same users.
                 Ok(Some(Err(error))) if error.kind() == ErrorKind::AuthFailed => return Err(error),
                 Ok(Some(Err(error))) => failure = error,
@@ -349,7 +290,7 @@ impl Link {
     }
 
     /// Connects to one member that answers, and says who we are if the settings do.
-    pub(crate) async fn open(&self, member: usize) -> Result<Wire, LockError> {
+    pub(crate) async fn open(&self, member: usize) -> Result<Open, LockError> {
         let endpoint = &self.members[member];
         let unreachable = |source: String| {
             LockError::unavailable(format!(
@@ -360,8 +301,7 @@ impl Link {
         };
         let connecting = async {
             let channel = endpoint.connect().await.map_err(|error| unreachable(chain(&error)))?;
-            let (opened, proven) = (Instant::now(), AtomicBool::new(false));
-            let wire = Wire { channel, token: None, member, opened, proven };
+            let wire = Open { channel, token: None, member };
             let mut client = MaintenanceClient::new(wire.channel.clone());
             match client.status(wire.request(proto::StatusRequest {})).await {
                 Ok(_) => Ok(wire),
@@ -385,7 +325,7 @@ impl Link {
 
     async fn authenticate(
         &self,
-        wire: &Wire,
+        wire: &Open,
         user: &str,
         password: &str,
     ) -> Result<Option<MetadataValue<Ascii>>, LockError> {
@@ -423,55 +363,30 @@ impl Link {
 
     /// Requests that are under way on it go on.
     fn drop_wire(&self, wire: &Arc<Wire>, next: usize) {
-        let mut current = self.current();
-        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, wire)) {
-            *current = None;
+        if self.connection.give_up(wire) {
             self.next.store(next % self.members.len(), Ordering::Relaxed);
-            // One that answers and serves nobody is no better than one that is not there: the pauses grow.
-            if !wire.proven.load(Ordering::Relaxed) && wire.opened.elapsed() < GOOD_AGE {
-                self.trouble().failed(None);
-            }
         }
     }
 
     /// Whether no member answered the last time that all were tried.
     pub(crate) fn is_unreachable(&self) -> bool {
-        self.trouble().error.is_some()
+        self.connection.attempts().last_error().is_some()
     }
 
     pub(crate) fn members(&self) -> &[Endpoint] {
         &self.members
-    }
-
-    /// Nothing can panic while this is held.
-    fn trouble(&self) -> MutexGuard<'_, Trouble> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Nothing can panic while this is held.
-    fn current(&self) -> MutexGuard<'_, Option<Arc<Wire>>> {
-        self.wire.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let member =
-            self.current().as_ref().map(|wire| self.members[wire.member].uri().to_string());
+            self.connection.current().map(|wire| self.members[wire.member].uri().to_string());
         f.debug_struct("Link")
             .field("connected_to", &member)
             .field("revision", &self.revision)
             .finish_non_exhaustive()
     }
-}
-
-/// Doubling, with jitter: a thousand clients of a member that comes back do not come at once.
-fn pause(failures: u32) -> Duration {
-    if failures == 0 {
-        return Duration::ZERO;
-    }
-    let longest = (LONGEST_PAUSE / 40).saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE);
-    longest.mul_f64(0.5 + fastrand::f64() / 2.0)
 }
 
 /// What failed, down to the reason.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use holdtight_core::{Finding, Guarantees, Level, LockError};
 
 use crate::error::{Effect, Fault};
-use crate::link::{TWO_CLUSTERS, Wire};
+use crate::link::{Open, TWO_CLUSTERS};
 use crate::proto::cluster_client::ClusterClient;
 use crate::proto::maintenance_client::MaintenanceClient;
 use crate::proto::{MemberListRequest, MemberListResponse, StatusRequest, StatusResponse};
@@ -83,7 +83,7 @@ impl EtcdStore {
         self.status_on(&self.link.open(member).await?).await
     }
 
-    async fn status_on(&self, wire: &Wire) -> Result<StatusResponse, LockError> {
+    async fn status_on(&self, wire: &Open) -> Result<StatusResponse, LockError> {
         let mut client = MaintenanceClient::new(wire.channel.clone());
         match self.link.timely(client.status(wire.request(StatusRequest {}))).await {
             Ok(status) => Ok(status.into_inner()),

@@ -7,6 +7,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use holdtight_kit::pause;
 use tokio_stream::StreamExt as _;
 use tonic::Status;
 
@@ -19,8 +20,8 @@ use crate::proto::watch_create_request::FilterType;
 use crate::proto::{WatchCreateRequest, WatchRequest, watch_request};
 use crate::txn::single;
 
-/// How soon a broken stream is opened again, and at most.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// A stream that lived so long was a good one.
+const GOOD_AGE: Duration = Duration::from_secs(1);
 
 /// One watch: which key, and from which revision on.
 pub(crate) struct Watch {
@@ -45,7 +46,7 @@ enum End {
 impl Watch {
     /// Runs until the entry is gone or cannot be watched.
     pub(crate) async fn run(mut self) {
-        let mut pause = PAUSE.0;
+        let mut failures = 0;
         loop {
             let opened = tokio::time::Instant::now();
             let end = match self.link.wire().await {
@@ -58,12 +59,12 @@ impl Watch {
                 End::Refused => return,
                 End::Broken => {}
             }
-            if opened.elapsed() > PAUSE.1 {
-                pause = PAUSE.0;
+            if opened.elapsed() > GOOD_AGE {
+                failures = 0;
             }
             loop {
-                tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-                pause = (pause * 2).min(PAUSE.1);
+                failures += 1;
+                tokio::time::sleep(pause(failures)).await;
                 let Ok(mut answer) = self.link.read(vec![single(&self.entry)]).await else {
                     continue;
                 };

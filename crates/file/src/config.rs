@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use holdtight_core::LockError;
+use holdtight_kit::url::{Options, Split, percent_decode, split};
 
 /// How long a step waits for another process that is inside a step of the same key: less than the second that an
 /// attempt has at least, so that whoever asks is told why and not that the answer is unknown.
@@ -48,44 +49,17 @@ impl Config {
     /// # Errors
     /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig), saying what is wrong with the URL.
     pub fn from_url(url: &str) -> Result<Self, LockError> {
-        let rest = url
-            .split_once(':')
-            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("file"))
-            .map(|(_, rest)| rest)
-            .ok_or_else(|| LockError::invalid_config("a file store's URL begins with `file:`"))?;
-        if rest.contains('#') {
-            return Err(LockError::invalid_config(
-                "a file store's URL has no `#`; write %23 if the directory's name has one",
-            ));
+        let url = split(url, "file:/var/lib/locks")?;
+        if url.scheme != "file" {
+            return Err(LockError::invalid_config("a file store's URL begins with `file:`"));
         }
-        let (path, query) = match rest.split_once('?') {
-            Some((path, query)) => (path, Some(query)),
-            None => (rest, None),
+        let mut config = match (url.authority, url.path) {
+            (None, "") => Self::for_user()?,
+            _ => Self::new(location(&url)?),
         };
-        let mut config =
-            if path.is_empty() { Self::for_user()? } else { Self::new(location(path)?) };
-        let mut given = false;
-        for option in query.unwrap_or_default().split('&').filter(|option| !option.is_empty()) {
-            match option.split_once('=') {
-                Some(("sync", _)) if std::mem::replace(&mut given, true) => {
-                    return Err(LockError::invalid_config(
-                        "the option `sync` is given twice; leave one of them out",
-                    ));
-                }
-                Some(("sync", "1" | "true")) => config.sync = true,
-                Some(("sync", "0" | "false")) => config.sync = false,
-                Some(("sync", _)) => {
-                    return Err(LockError::invalid_config("the option `sync` is 0 or 1"));
-                }
-                _ => {
-                    let name = option.split('=').next().unwrap_or_default();
-                    return Err(LockError::invalid_config(format!(
-                        "a file store has no option `{}`; it has `sync`",
-                        name.escape_debug()
-                    )));
-                }
-            }
-        }
+        let mut options = Options::parse("file", url.query)?;
+        config.sync = options.flag("sync")?.unwrap_or(false);
+        options.finish()?;
         Ok(config)
     }
 
@@ -110,44 +84,24 @@ impl Config {
     }
 }
 
-/// The directory that a URL names, without its query.
-fn location(path: &str) -> Result<PathBuf, LockError> {
-    let path = match path.strip_prefix("//") {
-        None => path,
-        Some(rest) => match rest.find('/') {
-            Some(slash) if matches!(&rest[..slash], "" | "localhost") => &rest[slash..],
-            _ => {
-                return Err(LockError::invalid_config(
-                    "a file store is on this machine: write file:/directory or file:///directory",
-                ));
-            }
-        },
-    };
-    if !path.starts_with('/') {
+/// The directory that a URL names.
+fn location(url: &Split<'_>) -> Result<PathBuf, LockError> {
+    if url.authority.is_some_and(|host| !matches!(host, "" | "localhost")) || url.path.is_empty() {
+        return Err(LockError::invalid_config(
+            "a file store is on this machine: write file:/directory or file:///directory",
+        ));
+    }
+    if !url.path.starts_with('/') {
         return Err(LockError::invalid_config(
             "the directory of a file store is an absolute path, as in file:/var/lib/locks: a \
              relative one would be another store in every working directory",
         ));
     }
-    decode(path).map(PathBuf::from).ok_or_else(|| {
-        LockError::invalid_config("the directory in the URL has a broken %-escape; write %25 for %")
-    })
-}
-
-/// Undoes percent-encoding; `None` if it is broken, is not UTF-8, or hides a NUL.
-fn decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let mut digit = || (rest.next()? as char).to_digit(16);
-                u8::try_from(digit()? * 16 + digit()?).ok()?
-            }
-            other => other,
-        });
+    let path = percent_decode(url.path)?;
+    if path.contains('\0') {
+        return Err(LockError::invalid_config("the directory in the URL has a NUL in it"));
     }
-    if bytes.contains(&0) { None } else { String::from_utf8(bytes).ok() }
+    Ok(path.into())
 }
 
 fn state_directory(

@@ -3,9 +3,10 @@
 //! Whoever needs one takes it out and has it alone, because two threads with one open file would share its lock. What
 //! is kept, and whether it is still the right file, is for `place` and `step`.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use holdtight_core::Key;
+use holdtight_kit::lock;
 
 /// How many stay. A program may have no more than a thousand files open, and wants most of them for itself.
 const MOST: usize = 64;
@@ -28,7 +29,7 @@ impl<T> Kept<T> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Takes out what is kept for `key` by this process, whose id is `process`.

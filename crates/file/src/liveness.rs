@@ -7,9 +7,10 @@
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use holdtight_core::LockError;
+use holdtight_kit::lock;
 
 use crate::directory::Directory;
 use crate::error;
@@ -157,7 +158,7 @@ pub(crate) struct Own(Mutex<Option<Arc<Presence>>>);
 
 impl Own {
     fn own(&self) -> MutexGuard<'_, Option<Arc<Presence>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// The presence of this process, whose id is `process`.

@@ -5,13 +5,14 @@
 //! is told by the kernel when its reader is gone. Where there are no pipes, waiters are rung every 50 ms.
 //! Nothing but speed depends on any of this.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use holdtight_core::Bell;
+use holdtight_kit::{WaiterRegistry, lock};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
 
@@ -89,11 +90,14 @@ pub(crate) fn listens(directory: &Directory, id: &ProcessId) -> bool {
 
 /// Who waits in this process, and for what.
 #[derive(Debug, Default)]
-pub(crate) struct Board(Mutex<State>);
+pub(crate) struct Board {
+    waiters: WaiterRegistry<Name, Waiting>,
+    /// Locked first by whoever needs both.
+    state: Mutex<State>,
+}
 
 #[derive(Debug, Default)]
 struct State {
-    waiting: HashMap<Name, Waiting>,
     /// The pipes of processes that hold what somebody here waits for.
     watched: HashMap<ProcessId, Arc<File>>,
     listening: bool,
@@ -102,7 +106,6 @@ struct State {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    bells: VecDeque<Bell>,
     /// Whether the record of the key lists this process, as far as we know.
     listed: bool,
     holder: Option<ProcessId>,
@@ -110,13 +113,13 @@ struct Waiting {
 
 impl Board {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Adds a waiter for `name`, and starts to listen if nobody does.
     pub(crate) fn add(self: &Arc<Self>, name: Name, bell: Bell, pipe: Option<&Arc<File>>) {
         let mut state = self.state();
-        state.waiting.entry(name).or_default().bells.push_back(bell);
+        self.waiters.add(name, bell);
         if state.listening {
             return;
         }
@@ -128,36 +131,25 @@ impl Board {
 
     /// Whether the record was told of us: then the last waiter that leaves takes the entry back.
     pub(crate) fn set_listed(&self, name: &Name, listed: bool) {
-        if let Some(waiting) = self.state().waiting.get_mut(name) {
-            waiting.listed = listed;
-        }
+        self.waiters.with(name, |waiting| waiting.listed = listed);
     }
 
     /// How many wait for `name` here.
     pub(crate) fn waiters(&self, name: &Name) -> usize {
-        self.state().waiting.get(name).map_or(0, Waiting::count)
+        self.waiters.count(name)
     }
 
     /// Forgets waiters that left. `true` if the last one did while the record lists us.
     pub(crate) fn forget(&self, name: &Name) -> bool {
         let mut state = self.state();
-        let Some(waiting) = state.waiting.get_mut(name) else { return false };
-        waiting.bells.retain(|bell| !bell.is_abandoned());
-        if !waiting.bells.is_empty() {
-            return false;
-        }
-        let listed = waiting.listed;
-        state.waiting.remove(name);
-        let State { waiting, watched, .. } = &mut *state;
-        watched.retain(|id, _| waiting.values().any(|waiting| waiting.holder.as_ref() == Some(id)));
-        listed
+        let Some(last) = self.waiters.remove_dropped(name) else { return false };
+        state.watched.retain(|id, _| self.waiters.any(|waiting| waiting.holder == Some(*id)));
+        last.listed
     }
 
     /// Rings for one waiter of `name`, and the next time for another one.
     pub(crate) fn ring(&self, name: &Name) {
-        if let Some(waiting) = self.state().waiting.get_mut(name) {
-            waiting.ring();
-        }
+        self.waiters.notify_one(name);
     }
 
     /// Watches the process that holds `name`, so that its death is heard.
@@ -170,8 +162,9 @@ impl Board {
     ) {
         let Some(own_pipe) = own_pipe else { return };
         let mut state = self.state();
-        let Some(waiting) = state.waiting.get_mut(name) else { return };
-        let first_time = waiting.holder.replace(holder) != Some(holder);
+        let before = self.waiters.with(name, |waiting| waiting.holder.replace(holder));
+        let Some(before) = before else { return };
+        let first_time = before != Some(holder);
         if state.watched.contains_key(&holder) {
             return;
         }
@@ -187,9 +180,7 @@ impl Board {
                 if first_time
                     && error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error()) =>
             {
-                if let Some(waiting) = state.waiting.get_mut(name) {
-                    waiting.ring();
-                }
+                self.waiters.notify_one(name);
             }
             Err(_) => {}
         }
@@ -252,11 +243,7 @@ impl Board {
             let mut state = self.state();
             for id in dead {
                 state.watched.remove(&id);
-                for waiting in state.waiting.values_mut() {
-                    if waiting.holder == Some(id) {
-                        waiting.ring();
-                    }
-                }
+                self.waiters.notify_one_where(|waiting| waiting.holder == Some(id));
             }
         }
         true
@@ -265,28 +252,12 @@ impl Board {
     fn ring_everybody(&self) -> bool {
         std::thread::sleep(WITHOUT_PIPES);
         let mut state = self.state();
-        if state.closed || state.waiting.is_empty() {
+        if state.closed || self.waiters.is_empty() {
             state.listening = false;
             return false;
         }
-        for waiting in state.waiting.values_mut() {
-            waiting.ring();
-        }
+        self.waiters.notify_one_where(|_| true);
         true
-    }
-}
-
-impl Waiting {
-    fn count(&self) -> usize {
-        self.bells.iter().filter(|bell| !bell.is_abandoned()).count()
-    }
-
-    fn ring(&mut self) {
-        self.bells.retain(|bell| !bell.is_abandoned());
-        if let Some(bell) = self.bells.front() {
-            bell.ring();
-            self.bells.rotate_left(1);
-        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use gcp_auth::TokenProvider;
 use holdtight_core::{LockError, spawn_lasting};
+use holdtight_kit::{Attempts, tls};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
@@ -18,7 +19,6 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
 use crate::config::FirestoreConfig;
-use crate::door::Door;
 use crate::error::{Fault, nonsense, refused};
 
 /// The longest answer: a page of a list, with room.
@@ -40,7 +40,7 @@ pub(crate) struct Client {
     /// `https://…/v1/projects/…/documents`.
     base: String,
     timeout: Duration,
-    door: Arc<Door>,
+    attempts: Arc<Attempts>,
 }
 
 impl Client {
@@ -49,12 +49,9 @@ impl Client {
         config: &FirestoreConfig,
         tokens: Option<Arc<dyn TokenProvider>>,
     ) -> Result<Self, LockError> {
-        let provider = rustls::crypto::ring::default_provider();
-        let builder = HttpsConnectorBuilder::new().with_provider_and_native_roots(provider);
-        let builder = builder.map_err(|error| {
-            LockError::invalid_config("this system has no certificates that TLS could trust")
-                .with_source(error)
-        })?;
+        let roots = tls::roots("SSL_CERT_FILE", None)?;
+        let builder =
+            HttpsConnectorBuilder::new().with_tls_config(tls::client_config(roots, None)?);
         let (builder, root, credentials) = if let Some(address) = &config.emulator {
             (builder.https_or_http(), format!("http://{address}"), Credentials::Emulator)
         } else {
@@ -79,7 +76,7 @@ impl Client {
             credentials,
             base: format!("{root}/v1/{}", config.documents()),
             timeout: config.timeout,
-            door: Arc::default(),
+            attempts: Arc::default(),
         })
     }
 
@@ -117,13 +114,20 @@ impl Client {
                 ))
             })
         };
-        let (http, door, timeout) = (self.http.clone(), Arc::clone(&self.door), self.timeout);
+        let (http, timeout) = (self.http.clone(), self.timeout);
+        let attempts = Arc::clone(&self.attempts);
         let exchange = async move {
-            let Ok(leave) = tokio::time::timeout_at(limit, door.enter()).await else {
-                let unsent = "Firestore does not answer; check the network";
-                return Err(LockError::unavailable(unsent).into());
+            // Every request that finds no open connection opens one: in an outage that would be one
+            // for each retry of each caller.
+            let unsent = || {
+                LockError::unavailable(
+                    "Firestore does not answer, as another request has just found; check the network",
+                )
             };
-            let leave = leave?;
+            let Ok(admission) = tokio::time::timeout_at(limit, attempts.admit()).await else {
+                return Err(attempts.last_error().unwrap_or_else(unsent).into());
+            };
+            let admission = admission?;
             let asking = async {
                 let answer = http.request(request).await.map_err(|error| {
                     if error.is_connect() {
@@ -142,7 +146,13 @@ impl Client {
             let answer = tokio::time::timeout_at(limit, asking)
                 .await
                 .unwrap_or_else(|_| Err(lost(format!("no answer came in {timeout:?}"))));
-            door.leave(&leave, answer.is_ok());
+            match &answer {
+                Ok(_) => admission.succeeded(),
+                Err(Fault::Failed(cause)) => {
+                    admission.failed(&unsent().with_source(cause.clone()));
+                }
+                Err(_) => admission.failed(&unsent()),
+            }
             let (status, bytes) = answer?;
             match (status, serde_json::from_slice::<Value>(&bytes)) {
                 (200, Ok(answer)) => Ok(answer),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use holdtight_core::LockError;
+use holdtight_kit::url::{Options, percent_decode, split};
 
 const DEFAULT_DATABASE: &str = "(default)";
 const DEFAULT_COLLECTION: &str = "holdtight_locks";
@@ -61,44 +62,31 @@ impl FirestoreConfig {
     /// # Errors
     /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig), saying which part is wrong.
     pub fn from_url(url: &str) -> Result<Self, LockError> {
-        let rest = match url.split_once("://") {
-            Some((scheme, rest))
-                if scheme.eq_ignore_ascii_case("firestore") && url.len() <= 8192 =>
-            {
-                rest
-            }
-            _ => return Err(invalid("write firestore://PROJECT or firestore://PROJECT/DATABASE")),
+        let example = "firestore://PROJECT or firestore://PROJECT/DATABASE";
+        let url = split(url, example)?;
+        let (Some(project), "firestore") = (url.authority, url.scheme.as_str()) else {
+            return Err(invalid(&format!("write {example}")));
         };
-        let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
-        let (project, database) = rest.split_once('/').unwrap_or((rest, ""));
         let mut config = Self::new(project)?;
-        if !database.is_empty() {
-            config = config.database(&database.replace("%28", "(").replace("%29", ")"))?;
+        if let Some(database) = url.path.strip_prefix('/').filter(|path| !path.is_empty()) {
+            config = config.database(&percent_decode(database)?)?;
         }
-        let mut given = Vec::new();
-        for option in options.split('&').filter(|option| !option.is_empty()) {
-            let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            if given.contains(&name) {
-                return Err(invalid("an option is given twice; leave one of them out"));
-            }
-            given.push(name);
-            config = match name {
-                "collection" => config.collection(value)?,
-                "emulator" => config.emulator(value)?,
-                "timeout" => config.timeout(span(value)?)?,
-                "fence_collection" => config.fence_collection(value)?,
-                "layout" => config.layout(match value {
-                    "native" => Layout::Native,
-                    "syncguard" => Layout::Syncguard,
-                    _ => return Err(invalid("layout is native or syncguard")),
-                }),
-                _ => {
-                    return Err(invalid(
-                        "an option is unknown; there are collection, fence_collection, emulator, timeout, layout",
-                    ));
-                }
-            };
+        let mut options = Options::parse("Firestore", url.query)?;
+        if let Some(collection) = options.text("collection")? {
+            config = config.collection(&collection)?;
         }
+        if let Some(collection) = options.text("fence_collection")? {
+            config = config.fence_collection(&collection)?;
+        }
+        if let Some(address) = options.text("emulator")? {
+            config = config.emulator(&address)?;
+        }
+        if let Some(timeout) = options.duration("timeout")? {
+            config = config.timeout(timeout)?;
+        }
+        let layouts = [("native", Layout::Native), ("syncguard", Layout::Syncguard)];
+        config.layout = options.choice("layout", &layouts)?.unwrap_or_default();
+        options.finish()?;
         if config.layout == Layout::Syncguard && config.collection_id() == config.fence_collection {
             return Err(invalid("collection and fence_collection must differ"));
         }
@@ -218,16 +206,6 @@ fn name(what: &str, text: &str, also: &str) -> Result<String, LockError> {
         return Err(invalid(&format!("{what} is 1 to 100 letters, digits and {also}")));
     }
     Ok(text.to_owned())
-}
-
-fn span(value: &str) -> Result<Duration, LockError> {
-    let at = value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len());
-    let (digits, unit) = value.split_at(at);
-    match (digits.parse::<u32>().ok().map(u64::from), unit) {
-        (Some(count), "ms") => Ok(Duration::from_millis(count)),
-        (Some(count), "s" | "") => Ok(Duration::from_secs(count)),
-        _ => Err(invalid("timeout is a span like 250ms or 2s")),
-    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@
 mod client;
 mod config;
 mod document;
-mod door;
 mod error;
 mod list;
 mod memory;

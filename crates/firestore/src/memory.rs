@@ -4,10 +4,11 @@
 //! every write still carries its precondition, and one that does not hold is followed by a read.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use holdtight_core::{BootClock, Clock as _, Moment, Secret};
+use holdtight_kit::lock;
 
 use crate::time::Micros;
 
@@ -86,7 +87,7 @@ impl Memory {
 
     /// Nothing can panic while this is held.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use holdtight_core::LockError;
+use holdtight_kit::url::UrlParts;
 
 use crate::names::Names;
 
@@ -94,62 +95,41 @@ impl MemcachedConfig {
     /// # Errors
     /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig), saying which part is wrong.
     pub fn from_url(url: &str) -> Result<Self, LockError> {
-        let (scheme, rest) = url
-            .split_once("://")
-            .filter(|_| url.len() <= 8192)
-            .ok_or_else(|| invalid("write for example memcached://127.0.0.1:11211"))?;
-        let (rest, options) = rest.split_once('?').unwrap_or((rest, ""));
-        if rest.contains('#') || options.contains('#') {
-            return Err(invalid("it has a '#'; write %23 if that is part of a name"));
+        let parts = UrlParts::parse("memcached", url, "memcached://127.0.0.1:11211")?;
+        if parts.user.is_some() || parts.password.is_some() {
+            return Err(invalid("memcached takes no user and no password here"));
         }
-        let mut config = match scheme.to_ascii_lowercase().as_str() {
-            "memcached" => {
-                let server = rest.strip_suffix('/').unwrap_or(rest);
-                if server.contains('@') {
-                    return Err(invalid("memcached takes no user and no password here"));
-                }
-                if server.contains(',') {
-                    return Err(invalid(
-                        "one server is needed; locks spread over several would be handed out twice",
-                    ));
-                }
-                let (host, port) = host_and_port(server)?;
-                Self::tcp(&host, port)?
+        let mut config = match (parts.scheme.as_str(), parts.hosts.as_slice()) {
+            ("memcached", [(host, port)]) if parts.path.is_empty() => {
+                Self::tcp(host, port.unwrap_or(DEFAULT_PORT))?
             }
-            "memcached+unix" => match decode(rest)? {
-                path if path.starts_with('/') => Self::unix(path)?,
-                _ => {
-                    return Err(invalid(
-                        "a Unix socket is written memcached+unix:///path/to/socket",
-                    ));
-                }
-            },
+            ("memcached", _) => {
+                return Err(invalid(
+                    "one server is needed, as memcached://host:port; locks spread over several \
+                     would be granted twice",
+                ));
+            }
+            ("memcached+unix", []) if !parts.path.is_empty() => {
+                Self::unix(format!("/{}", parts.path))?
+            }
+            ("memcached+unix", _) => {
+                return Err(invalid("a Unix socket is written memcached+unix:///path/to/socket"));
+            }
             _ => return Err(invalid("the scheme is neither memcached nor memcached+unix")),
         };
-        let mut given = Vec::new();
-        for option in options.split('&').filter(|option| !option.is_empty()) {
-            let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            if given.contains(&name) {
-                return Err(invalid("an option is given twice; leave one of them out"));
-            }
-            given.push(name);
-            let value = decode(value)?;
-            config = match name {
-                "prefix" => config.prefix(&value)?,
-                "timeout" => config.timeout(span("timeout", &value)?)?,
-                "connect_timeout" => config.connect_timeout(span("connect_timeout", &value)?)?,
-                "eviction" => config.refuse_eviction(match value.as_str() {
-                    "allow" => false,
-                    "refuse" => true,
-                    _ => return Err(invalid("eviction is allow or refuse")),
-                }),
-                _ => {
-                    return Err(invalid(
-                        "an option is unknown; there are prefix, timeout, connect_timeout, eviction",
-                    ));
-                }
-            };
+        let mut options = parts.options;
+        if let Some(prefix) = options.text("prefix")? {
+            config = config.prefix(&prefix)?;
         }
+        if let Some(timeout) = options.duration("timeout")? {
+            config = config.timeout(timeout)?;
+        }
+        if let Some(timeout) = options.duration("connect_timeout")? {
+            config = config.connect_timeout(timeout)?;
+        }
+        let evictions = [("allow", false), ("refuse", true)];
+        config.refuse_eviction = options.choice("eviction", &evictions)?.unwrap_or(false);
+        options.finish()?;
         Ok(config)
     }
 
@@ -211,59 +191,6 @@ fn sensible(name: &str, timeout: Duration) -> Result<Duration, LockError> {
     } else {
         Err(LockError::invalid_config(format!("{name} is not between 1 ms and 60 s")))
     }
-}
-
-fn host_and_port(text: &str) -> Result<(String, u16), LockError> {
-    let (host, port) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (host, rest) =
-                rest.split_once(']').ok_or_else(|| invalid("an IPv6 address has no ']'"))?;
-            match rest.strip_prefix(':') {
-                None if !rest.is_empty() => return Err(invalid("something stands behind ']'")),
-                port => (host, port),
-            }
-        }
-        None if text.matches(':').count() > 1 => {
-            return Err(invalid("an IPv6 address is written in brackets: memcached://[::1]:11211"));
-        }
-        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
-    };
-    let port = match port {
-        None | Some("") => DEFAULT_PORT,
-        Some(port) => port
-            .parse()
-            .ok()
-            .filter(|number| *number != 0 && port.bytes().all(|byte| byte.is_ascii_digit()))
-            .ok_or_else(|| invalid("the port is not a number from 1 to 65535"))?,
-    };
-    Ok((host.to_owned(), port))
-}
-
-fn span(name: &str, value: &str) -> Result<Duration, LockError> {
-    let at = value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len());
-    let (digits, unit) = value.split_at(at);
-    let count = digits.parse::<u32>().ok().map(u64::from);
-    match (count, unit) {
-        (Some(count), "ms") => Ok(Duration::from_millis(count)),
-        (Some(count), "s" | "") => Ok(Duration::from_secs(count)),
-        _ => Err(invalid(&format!("{name} is a span like 250ms or 2s"))),
-    }
-}
-
-fn decode(text: &str) -> Result<String, LockError> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        let mut digit = || rest.next().and_then(|byte| char::from(byte).to_digit(16));
-        bytes.push(match byte {
-            b'%' => match (digit(), digit()) {
-                (Some(high), Some(low)) => u8::try_from(high * 16 + low).unwrap_or_default(),
-                _ => return Err(invalid("a '%' is not followed by two hexadecimal digits")),
-            },
-            byte => byte,
-        });
-    }
-    String::from_utf8(bytes).map_err(|_| invalid("a percent-encoded part is not UTF-8"))
 }
 
 #[cfg(test)]

@@ -8,10 +8,11 @@ use std::collections::VecDeque;
 use std::io;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use holdtight_core::{LockError, OwnerText, spawn_lasting};
+use holdtight_kit::{Attempts, Connected, Connection, DuringPause, Reconnecting, lock};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
@@ -29,9 +30,8 @@ const PIPELINE: usize = 1024;
 /// So much that has been written is kept at most, where more comes all the time.
 const SENT_BYTES: usize = 1 << 16;
 
-/// The pauses between attempts to connect: the first and the longest. Each is cut short at random by up to a half.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How long to wait before a clock that stands still is looked at again.
+const CLOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// A server that says it is younger than so many seconds may have been started just now: it starts counting at two.
 const YOUNG: u64 = 4;
@@ -52,99 +52,57 @@ const LATE_TICKS: u64 = 1;
 /// The server, connected or not.
 pub(crate) struct Link {
     config: Arc<MemcachedConfig>,
-    current: Mutex<Option<Arc<Session>>>,
-    /// Held while connecting: all who need a connection wait for the same attempt.
-    opening: tokio::sync::Mutex<Trouble>,
-}
-
-/// What failed the last time.
-#[derive(Default)]
-struct Trouble {
-    failures: u32,
-    /// Until when nobody tries to connect, and why the last attempt failed.
-    pause: Option<(Instant, LockError)>,
+    connection: Reconnecting<Session>,
 }
 
 impl Link {
     pub(crate) fn new(config: Arc<MemcachedConfig>) -> Self {
-        Self { config, current: Mutex::default(), opening: tokio::sync::Mutex::default() }
+        // Callers of a store that keeps nothing would rather be told than wait.
+        let attempts = Arc::new(Attempts::new(DuringPause::Fail));
+        let connection = Reconnecting::new(config.address.to_string(), attempts);
+        Self { config, connection }
     }
 
     /// The connection there is, or a new one.
-    pub(crate) async fn session(self: &Arc<Self>) -> Result<Arc<Session>, LockError> {
-        if let Some(session) = self.alive() {
-            return Ok(session);
-        }
-        // In a task of its own: a caller whose future is not polled must not keep the others from a connection.
-        let link = Arc::clone(self);
-        spawn_lasting(async move { link.reopen().await }).await.unwrap_or_else(|error| {
-            Err(LockError::unavailable("the connection to memcached could not be opened")
-                .with_source(error))
-        })
+    pub(crate) async fn session(self: &Arc<Self>) -> Result<Arc<Connected<Session>>, LockError> {
+        let session = self.connection.get(|| self.open()).await?;
+        // To open one it had to answer.
+        self.connection.served(&session);
+        Ok(session)
     }
 
-    fn current(&self) -> MutexGuard<'_, Option<Arc<Session>>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    fn open(self: &Arc<Self>) -> impl Future<Output = Result<Session, LockError>> + Send + use<> {
+        let (config, link) = (Arc::clone(&self.config), Arc::downgrade(self));
+        async move { Session::open(&config, link).await }
     }
 
-    fn alive(&self) -> Option<Arc<Session>> {
-        self.current().as_ref().filter(|session| session.is_alive()).map(Arc::clone)
-    }
-
-    async fn reopen(self: &Arc<Self>) -> Result<Arc<Session>, LockError> {
-        let mut trouble = self.opening.lock().await;
-        if let Some(session) = self.alive() {
-            return Ok(session);
-        }
-        *self.current() = None;
-        if let Some((until, why)) = &trouble.pause
-            && Instant::now() < *until
-        {
-            return Err(why.clone());
-        }
-        match Session::open(&self.config, Arc::downgrade(self)).await {
-            Ok(session) => {
-                let session = Arc::new(session);
-                *self.current() = Some(Arc::clone(&session));
-                *trouble = Trouble::default();
-                Ok(session)
-            }
-            Err(why) => {
-                let pause = FIRST_PAUSE * 2u32.saturating_pow(trouble.failures.min(16));
-                let pause = pause.min(LONGEST_PAUSE).mul_f64(0.5 + fastrand::f64() / 2.0);
-                trouble.failures = trouble.failures.saturating_add(1);
-                trouble.pause = Some((Instant::now() + pause, why.clone()));
-                tracing::debug!(error = %why, ?pause, "no connection");
-                Err(why)
-            }
-        }
-    }
-}
-
-impl Link {
     /// Finds out whether the connection in use is dead, or its server stands still: if a new one works at once, that takes
     /// its place. What is under way on the old one goes on.
     fn suspect(self: Arc<Self>) {
-        let Some(session) = self.alive().filter(|session| session.silent.load(Ordering::Relaxed))
-        else {
-            return;
-        };
+        let silent = |session: &Arc<Connected<Session>>| session.silent.load(Ordering::Relaxed);
+        let Some(session) = self.connection.current().filter(silent) else { return };
         spawn_lasting(async move {
             // Whoever is at it already does it for all.
-            let Ok(_one) = self.opening.try_lock() else { return };
+            let Some(_one) = self.connection.attempts().try_exclusive() else { return };
             let is_silent = || {
-                session.silent.load(Ordering::Relaxed)
-                    && self.alive().is_some_and(|now| Arc::ptr_eq(&now, &session))
+                silent(&session)
+                    && self.connection.current().is_some_and(|now| Arc::ptr_eq(&now, &session))
             };
             if !is_silent() {
                 return;
             }
-            let Ok(new) = Session::open(&self.config, Arc::downgrade(&self)).await else { return };
+            let Ok(new) = self.open().await else { return };
             if is_silent() {
                 tracing::debug!("the connection is dead, though nobody closed it");
-                *self.current() = Some(Arc::new(new));
+                self.connection.replace(new);
             }
         });
+    }
+}
+
+impl Connection for Session {
+    fn is_open(&self) -> bool {
+        !self.wire.jobs.is_closed()
     }
 }
 
@@ -250,10 +208,6 @@ impl Session {
         })
     }
 
-    fn is_alive(&self) -> bool {
-        !self.wire.jobs.is_closed()
-    }
-
     /// Waits until no earlier process of this server can have been started in the same second and have granted.
     ///
     /// Every grant comes a second or more after the start of its process. A process that follows starts later than
@@ -286,13 +240,13 @@ impl Session {
                     "memcached answers, but its clock stands still; see what holds the server up",
                 ));
             } else {
-                tokio::time::sleep(FIRST_PAUSE).await;
+                tokio::time::sleep(CLOCK_PAUSE).await;
             }
         }
     }
 
     fn sound(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.sound.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.sound)
     }
 
     /// Whether the server's clock has gone on as ours has.

@@ -5,9 +5,10 @@
 //! and nothing is remembered.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use holdtight_core::Secret;
+use holdtight_kit::lock;
 
 /// How many writes are remembered. More cost a look each.
 const MOST: usize = 65_536;
@@ -35,7 +36,7 @@ impl Recent {
 
     /// Nothing can panic while this is held.
     fn writes(&self) -> MutexGuard<'_, HashMap<String, (Secret, u64)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

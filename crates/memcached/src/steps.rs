@@ -11,7 +11,7 @@ use holdtight_core::{
     AcquireRequest, Attempt, Busy, ExtendBy, ExtendRequest, Extension, Fence, Holder, Key, Lease,
     LockError, Release, Secret, Transfer, TransferRequest,
 };
-
+use holdtight_kit::Connected;
 use tokio::time::Instant;
 
 use crate::connection::Session;
@@ -25,7 +25,7 @@ const ROUNDS: usize = 16;
 
 /// One key on one connection.
 pub(crate) struct Step {
-    session: Arc<Session>,
+    session: Arc<Connected<Session>>,
     name: String,
     key: Key,
 }
@@ -49,7 +49,7 @@ enum Written {
 }
 
 impl Step {
-    pub(crate) fn new(session: Arc<Session>, names: &Names, key: Key) -> Self {
+    pub(crate) fn new(session: Arc<Connected<Session>>, names: &Names, key: Key) -> Self {
         Self { session, name: names.of(&key), key }
     }
 

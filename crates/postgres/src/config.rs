@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use holdtight_core::LockError;
+use holdtight_kit::url;
 use tokio_postgres::config::{Host, SslMode};
 
 use crate::environment::{self, Lookup, PasswordFile};
@@ -40,18 +41,13 @@ pub enum TlsMode {
 }
 
 impl TlsMode {
-    const NAMES: &str = "disable, prefer, require, verify-ca or verify-full";
-
-    fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "disable" => Self::Disable,
-            "prefer" => Self::Prefer,
-            "require" => Self::Require,
-            "verify-ca" => Self::VerifyCa,
-            "verify-full" => Self::VerifyFull,
-            _ => return None,
-        })
-    }
+    const NAMES: [(&str, Self); 5] = [
+        ("disable", Self::Disable),
+        ("prefer", Self::Prefer),
+        ("require", Self::Require),
+        ("verify-ca", Self::VerifyCa),
+        ("verify-full", Self::VerifyFull),
+    ];
 }
 
 /// How to reach a PostgreSQL store.
@@ -87,8 +83,8 @@ impl PostgresConfig {
     ///
     /// Options of ours: `schema` (`holdtight`), `table` (`locks`), `layout` (`native`, `syncguard`), `fence_table`
     /// (syncguard only), `listen` (`on`, `off`), `pooler` (`none`, `transaction`), `connections` (4), `timeout`
-    /// (seconds per step, 5), `durability` (`require`, `any`), `sslmode`, `sslrootcert`, `sslcert`, `sslkey`,
-    /// `passfile`. Others, such as `application_name` or `keepalives_idle`, go to the driver.
+    /// (per step, `5s`), `durability` (`require`, `any`), `sslmode`, `sslrootcert`, `sslcert`, `sslkey` (also `tls_ca`,
+    /// `tls_cert`, `tls_key`), `passfile`. Others, such as `application_name` or `keepalives_idle`, go to the driver.
     ///
     /// What the URL leaves open is taken from where `libpq` programs take it: `PGHOST`, `PGPORT`, `PGUSER`, `PGDATABASE`,
     /// `PGPASSWORD`, `PGPASSFILE` or `~/.pgpass`, `PGSSLMODE`, `PGSSLROOTCERT`, `PGSSLCERT`, `PGSSLKEY`, `PGOPTIONS`,
@@ -121,13 +117,9 @@ impl PostgresConfig {
     /// # Errors
     /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig), naming the option.
     pub fn from_driver(base: tokio_postgres::Config, options: &str) -> Result<Self, LockError> {
-        let mut ours = Options::default();
-        if let Some(unknown) = ours.take_all(options)?.first() {
-            let name = unknown.split('=').next().unwrap_or_default();
-            return Err(LockError::invalid_config(format!(
-                "{name} is no option of ours; set it in the driver's configuration"
-            )));
-        }
+        let mut options = url::Options::parse(STORE, options)?;
+        let mut ours = Options::take(&mut options)?;
+        options.finish()?;
         if ours.tls.is_none() {
             ours.tls = match (base.get_ssl_mode(), default_tls(&base)) {
                 (SslMode::Disable, _) => Some(TlsMode::Disable),
@@ -145,11 +137,13 @@ impl PostgresConfig {
                 "a PostgreSQL URL begins with postgres:// or postgresql://",
             ));
         }
-        let mut ours = Options::default();
-        let rest = ours.take_all(query)?;
+        let mut options = url::Options::parse(STORE, query)?;
+        let mut ours = Options::take(&mut options)?;
+        let theirs = options.pass_on(&DRIVER, &DRIVER_REPEATED)?;
+        options.finish()?;
         let mut address = environment::with_ports(address, var);
-        if !rest.is_empty() {
-            address = format!("{address}?{}", rest.join("&"));
+        if !theirs.is_empty() {
+            address = format!("{address}?{theirs}");
         }
         let mut base: tokio_postgres::Config = address.parse().map_err(|error: tokio_postgres::Error| {
             // The driver names the option, never a value.
@@ -204,6 +198,30 @@ pub(crate) fn shown_host(host: &Host) -> String {
     }
 }
 
+/// What errors call this store.
+const STORE: &str = "PostgreSQL";
+
+/// The options of the URL that the driver reads.
+const DRIVER: [&str; 14] = [
+    "user",
+    "password",
+    "dbname",
+    "options",
+    "application_name",
+    "sslnegotiation",
+    "connect_timeout",
+    "tcp_user_timeout",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_retries",
+    "channel_binding",
+    "load_balance_hosts",
+];
+
+/// Of these the driver makes a list.
+const DRIVER_REPEATED: [&str; 3] = ["host", "hostaddr", "port"];
+
 /// Our own options on their way from the URL.
 #[derive(Default)]
 struct Options {
@@ -224,23 +242,44 @@ struct Options {
 }
 
 impl Options {
-    /// Takes what is ours and gives back the rest.
-    fn take_all<'a>(&mut self, query: &'a str) -> Result<Vec<&'a str>, LockError> {
-        let (mut rest, mut given) = (Vec::new(), Vec::new());
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            // The driver adds up hosts and their ports.
-            if given.contains(&name) && !matches!(name, "host" | "hostaddr" | "port") {
-                return Err(LockError::invalid_config(
-                    "an option of the store URL is given twice; leave one of them out",
-                ));
-            }
-            given.push(name);
-            if !self.take(name, &decode(value)?)? {
-                rest.push(pair);
-            }
+    /// Takes what is ours.
+    fn take(options: &mut url::Options) -> Result<Self, LockError> {
+        let layouts = [("native", Layout::Native), ("syncguard", Layout::Syncguard)];
+        let poolers = [("none", false), ("session", false), ("transaction", true)];
+        options.alias("tls_ca", "sslrootcert");
+        options.alias("tls_cert", "sslcert");
+        options.alias("tls_key", "sslkey");
+        let ours = Self {
+            // Which names are good depends on the layout.
+            schema: options.text("schema")?,
+            table: options.text("table")?,
+            fence_table: options.text("fence_table")?,
+            layout: options.choice("layout", &layouts)?.unwrap_or_default(),
+            listen: options.flag("listen")?,
+            pooled: options.choice("pooler", &poolers)?.unwrap_or(false),
+            connections: options.integer("connections", 1..=64)?,
+            timeout: options.duration("timeout")?,
+            forgetful: options
+                .choice("durability", &[("require", false), ("any", true)])?
+                .unwrap_or(false),
+            passfile: options.path("passfile")?,
+            tls: options.choice("sslmode", &TlsMode::NAMES)?,
+            root_cert: options.path("sslrootcert")?,
+            client_cert: options.path("sslcert")?,
+            client_key: options.path("sslkey")?,
+        };
+        let range = Duration::from_millis(50)..=Duration::from_secs(300);
+        if ours.timeout.is_some_and(|timeout| !range.contains(&timeout)) {
+            return Err(options.must_be("timeout", "from 50ms to 300s"));
         }
-        Ok(rest)
+        // The only value that makes sense, for URLs that are shared with other programs.
+        if options.text("target_session_attrs")?.is_some_and(|value| value != "read-write") {
+            return Err(options.must_be(
+                "target_session_attrs",
+                "read-write, which is also the default: locks need the primary",
+            ));
+        }
+        Ok(ours)
     }
 
     /// Takes from the environment what the URL did not say.
@@ -248,8 +287,11 @@ impl Options {
         if self.tls.is_none()
             && let Some(mode) = var("PGSSLMODE")
         {
-            let mode = TlsMode::named(&mode);
-            self.tls = Some(mode.ok_or_else(|| environment::bad("PGSSLMODE", TlsMode::NAMES))?);
+            let known = TlsMode::NAMES.iter().find(|(name, _)| *name == mode);
+            let (_, mode) = known.ok_or_else(|| {
+                environment::bad("PGSSLMODE", "one of the values that sslmode has in a URL")
+            })?;
+            self.tls = Some(*mode);
         }
         let file = |name| var(name).map(PathBuf::from);
         self.root_cert = self.root_cert.take().or_else(|| file("PGSSLROOTCERT"));
@@ -257,71 +299,6 @@ impl Options {
             (self.client_cert, self.client_key) = (file("PGSSLCERT"), file("PGSSLKEY"));
         }
         Ok(())
-    }
-
-    /// Takes one option; `false` if it is not one of ours.
-    fn take(&mut self, name: &str, value: &str) -> Result<bool, LockError> {
-        match name {
-            // Which names are good depends on the layout.
-            "schema" => self.schema = Some(value.to_owned()),
-            "table" => self.table = Some(value.to_owned()),
-            "fence_table" => self.fence_table = Some(value.to_owned()),
-            "layout" => {
-                self.layout = match value {
-                    "native" => Layout::Native,
-                    "syncguard" => Layout::Syncguard,
-                    _ => return Err(choices(name, "native or syncguard")),
-                }
-            }
-            "listen" => {
-                self.listen = Some(match value {
-                    "on" | "true" | "1" => true,
-                    "off" | "false" | "0" => false,
-                    _ => return Err(choices(name, "on or off")),
-                });
-            }
-            "pooler" => {
-                self.pooled = match value {
-                    "none" | "session" => false,
-                    "transaction" => true,
-                    _ => return Err(choices(name, "none, session or transaction")),
-                }
-            }
-            "connections" => {
-                let number = value.parse().ok().filter(|n| (1..=64).contains(n));
-                self.connections =
-                    Some(number.ok_or_else(|| choices(name, "a number from 1 to 64"))?);
-            }
-            "timeout" => {
-                let seconds = value.parse::<f64>().ok().filter(|s| (0.05..=300.0).contains(s));
-                let seconds = seconds.ok_or_else(|| choices(name, "seconds from 0.05 to 300"))?;
-                self.timeout = Some(Duration::from_secs_f64(seconds));
-            }
-            "sslmode" => {
-                let mode = TlsMode::named(value);
-                self.tls = Some(mode.ok_or_else(|| choices(name, TlsMode::NAMES))?);
-            }
-            "durability" => {
-                self.forgetful = match value {
-                    "require" => false,
-                    "any" => true,
-                    _ => return Err(choices(name, "require or any")),
-                }
-            }
-            "passfile" => self.passfile = Some(value.into()),
-            "sslrootcert" => self.root_cert = Some(value.into()),
-            "sslcert" => self.client_cert = Some(value.into()),
-            "sslkey" => self.client_key = Some(value.into()),
-            "target_session_attrs" if value == "read-write" => {}
-            "target_session_attrs" => {
-                return Err(choices(
-                    name,
-                    "read-write, which is also the default: locks need the primary",
-                ));
-            }
-            _ => return Ok(false),
-        }
-        Ok(true)
     }
 
     fn finish(
@@ -433,30 +410,6 @@ fn identifier(option: &str, name: &str, layout: Layout) -> Result<(), LockError>
     Err(LockError::invalid_config(format!(
         "{option} in the PostgreSQL URL must be 1 to {most} of {allowed}, and not begin with a digit"
     )))
-}
-
-fn choices(option: &str, allowed: &str) -> LockError {
-    LockError::invalid_config(format!("{option} in the PostgreSQL URL must be {allowed}"))
-}
-
-/// Undoes percent-encoding of one value.
-fn decode(value: &str) -> Result<String, LockError> {
-    let mut bytes = Vec::with_capacity(value.len());
-    let mut rest = value.bytes();
-    while let Some(byte) = rest.next() {
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16));
-        let code = digit(rest.next()).zip(digit(rest.next())).map(|(high, low)| high * 16 + low);
-        bytes.push(code.and_then(|code| u8::try_from(code).ok()).ok_or_else(bad_percent)?);
-    }
-    String::from_utf8(bytes).map_err(|_| bad_percent())
-}
-
-fn bad_percent() -> LockError {
-    LockError::invalid_config("an option in the PostgreSQL URL is not well percent-encoded")
 }
 
 impl fmt::Debug for PostgresConfig {

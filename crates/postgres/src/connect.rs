@@ -11,6 +11,7 @@ use futures_util::StreamExt as _;
 use futures_util::future::try_join;
 use futures_util::stream::FuturesUnordered;
 use holdtight_core::{ErrorKind, LockError, spawn_lasting};
+use holdtight_kit::Connection;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_postgres::config::Host;
@@ -38,7 +39,7 @@ pub(crate) struct Connector {
     tls: MakeRustlsConnect,
     hello: String,
     /// The host that was the primary last, to ask first.
-    primary: AtomicUsize,
+    primary: Arc<AtomicUsize>,
 }
 
 /// An open connection. Requests on it are pipelined; when the last one is done and nobody has it, it closes.
@@ -48,6 +49,16 @@ pub(crate) struct Link {
     /// Which host of the URL it leads to, and since when.
     pub(crate) host: usize,
     pub(crate) opened: Instant,
+    /// Which host is the primary, as far as any connection of the store has found.
+    primary: Arc<AtomicUsize>,
+}
+
+impl Connection for Link {
+    /// All lanes follow the first that had to move to another host, and none waits on its own for one
+    /// that is silent.
+    fn is_open(&self) -> bool {
+        !self.client.is_closed() && self.host == self.primary.load(Ordering::Relaxed)
+    }
 }
 
 /// What arrives without being asked for: the payload of a notification.
@@ -69,18 +80,12 @@ impl Connector {
             "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only'), \
              {version}, pg_catalog.current_setting('fsync'), pg_catalog.current_setting('transaction_isolation'), $1::bigint"
         );
-        Ok(Self { config, tls, hello, primary: AtomicUsize::new(0) })
+        Ok(Self { config, tls, hello, primary: Arc::default() })
     }
 
     /// Opens a connection for steps: to the first host that turns out to be a primary with our schema.
     pub(crate) async fn connect(&self) -> Result<Link, LockError> {
         Ok(self.open(Some(&self.hello)).await?.0)
-    }
-
-    /// Whether no other host was found to be the primary since this connection was opened: all lanes follow the first
-    /// that had to move, and none waits on its own for a host that is silent.
-    pub(crate) fn leads_to_primary(&self, link: &Link) -> bool {
-        link.host == self.primary.load(Ordering::Relaxed)
     }
 
     /// Opens a connection without asking for our schema: it need not exist yet.
@@ -174,7 +179,8 @@ impl Connector {
             });
             messages.await;
         });
-        let link = Link { client, doubts, host: place, opened: Instant::now() };
+        let (opened, primary) = (Instant::now(), Arc::clone(&self.primary));
+        let link = Link { client, doubts, host: place, opened, primary };
         // Both leave together, in this order.
         try_join(self.settle(&link), async {
             match hello {

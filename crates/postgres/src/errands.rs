@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use holdtight_core::{Attempt, Busy, Errand, Key, LockError, Release};
+use holdtight_core::{Attempt, Busy, Key, LockError, Release};
+use holdtight_kit::BatchOp;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -35,7 +36,7 @@ impl Acquires {
     }
 }
 
-impl Errand for Acquires {
+impl BatchOp for Acquires {
     type Request = Wanted;
     type Answer = Attempt;
 
@@ -83,7 +84,7 @@ impl Errand for Acquires {
         Ok(rows.map(|(row, wanted)| attempt(&wanted.key, row, 1)).collect())
     }
 
-    fn may_try_alone(&self, wanted: &Wanted, error: &LockError) -> bool {
+    fn may_retry_alone(&self, wanted: &Wanted, error: &LockError) -> bool {
         self.lanes.server_said(wanted.key.as_str(), error)
     }
 }
@@ -120,7 +121,7 @@ impl Releases {
     }
 }
 
-impl Errand for Releases {
+impl BatchOp for Releases {
     type Request = Given;
     type Answer = Release;
 
@@ -166,7 +167,7 @@ impl Errand for Releases {
         Ok(rows.into_iter().map(|row| released(row, 1)).collect())
     }
 
-    fn may_try_alone(&self, given: &Given, error: &LockError) -> bool {
+    fn may_retry_alone(&self, given: &Given, error: &LockError) -> bool {
         self.lanes.server_said(given.key.as_str(), error)
     }
 }

@@ -1,12 +1,13 @@
 //! A few shared connections, each pipelined, chosen by key: two steps on one key leave in order.
 //!
-//! There is no pool: nobody owns a connection while waiting for an answer. A broken lane is opened again by whoever
-//! needs it next, one at a time, with jittered pauses after failures.
+//! There is no pool: nobody owns a connection while waiting for an answer. A broken lane is opened
+//! again by whoever needs it next, as the kit does it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use holdtight_core::{Key, LockError, spawn_lasting};
+use holdtight_core::{Key, LockError};
+use holdtight_kit::{Connected, Reconnecting};
 use tokio::sync::{MutexGuard, watch};
 use tokio::time::Instant;
 use tokio_postgres::types::{FromSql, ToSql, Type};
@@ -102,9 +103,6 @@ fn is_null(row: &Row) -> bool {
     row.len() > 1 && row.try_get::<_, Null>(0).is_ok_and(|null| null.0)
 }
 
-/// The longest pause between two attempts to connect.
-const MAX_PAUSE: Duration = Duration::from_secs(2);
-
 /// Which connection a step uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way<'a> {
@@ -124,8 +122,8 @@ impl<'a> From<&'a str> for Way<'a> {
 /// All connections for steps.
 pub(crate) struct Lanes {
     connector: Arc<Connector>,
-    all: Vec<Arc<Lane>>,
-    renewals: Arc<Lane>,
+    all: Vec<Lane>,
+    renewals: Lane,
     timeout: Duration,
     /// Whether a connection may carry several requests at once.
     pipelined: bool,
@@ -133,11 +131,8 @@ pub(crate) struct Lanes {
     silent: watch::Sender<Option<(usize, Instant)>>,
 }
 
-#[derive(Default)]
 struct Lane {
-    current: Mutex<Option<Arc<Link>>>,
-    /// Held while connecting, so that a lost server is not stormed.
-    opening: tokio::sync::Mutex<Outage>,
+    connection: Reconnecting<Link>,
     /// Held during a request where only one may be on its way.
     turn: tokio::sync::Mutex<()>,
 }
@@ -152,7 +147,7 @@ const SILENCE: Duration = Duration::from_millis(250);
 struct Sent<'a> {
     lanes: &'a Lanes,
     lane: &'a Lane,
-    link: &'a Arc<Link>,
+    link: &'a Arc<Connected<Link>>,
     at: Instant,
     answered: bool,
     turn: Option<MutexGuard<'a, ()>>,
@@ -164,7 +159,7 @@ impl Drop for Sent<'_> {
             return;
         }
         if self.turn.is_some() {
-            self.lane.give_up(self.link);
+            self.lane.connection.give_up(self.link);
         }
         if self.at.elapsed() >= SILENCE {
             self.lanes.suspect(self.link, self.at);
@@ -172,20 +167,17 @@ impl Drop for Sent<'_> {
     }
 }
 
-/// What is remembered about a lane that could not be opened.
-#[derive(Default)]
-struct Outage {
-    failures: u32,
-    /// The last attempt: when it began, what came of it, and when the next one may be made.
-    last: Option<(Instant, LockError, Instant)>,
-}
-
 impl Lanes {
     pub(crate) fn new(connector: Arc<Connector>) -> Self {
-        let all = (0..connector.config.connections).map(|_| Arc::default()).collect();
+        let origin = format!("PostgreSQL at {}", connector.config.shown());
+        let lane = || Lane {
+            connection: Reconnecting::new(&origin, Arc::default()),
+            turn: tokio::sync::Mutex::default(),
+        };
+        let (all, renewals) = ((0..connector.config.connections).map(|_| lane()).collect(), lane());
         let (timeout, pipelined) = (connector.config.timeout, !connector.config.pooled);
         let silent = watch::Sender::default();
-        Self { connector, all, renewals: Arc::default(), timeout, pipelined, silent }
+        Self { connector, all, renewals, timeout, pipelined, silent }
     }
 
     /// Opens the first connection, so that a wrong URL is noticed at once.
@@ -200,7 +192,7 @@ impl Lanes {
 
     /// Whether an error of a step is the server's word that nothing was done: its connection lives.
     pub(crate) fn server_said(&self, key: &str, error: &LockError) -> bool {
-        error.kind().is_definite() && self.all[self.place_of(key)].current().is_some()
+        error.kind().is_definite() && self.all[self.place_of(key)].connection.current().is_some()
     }
 
     /// One statement, one round trip, bounded in time.
@@ -243,11 +235,11 @@ impl Lanes {
     /// them silent, a host that stands still or a firewall that forgot them, probably keeps all.
     fn suspect(&self, link: &Link, since: Instant) {
         for lane in self.all.iter().chain([&self.renewals]) {
-            if let Some(other) = lane.current()
+            if let Some(other) = lane.connection.current()
                 && other.host == link.host
                 && other.opened <= since
             {
-                lane.give_up(&other);
+                lane.connection.give_up(&other);
             }
         }
         self.silent.send_replace(Some((link.host, since)));
@@ -276,13 +268,9 @@ impl Lanes {
         let mut again = phase == Phase::Read;
         loop {
             // Nothing has left yet: a timeout here is a plain "no".
-            let (turn, link) =
-                tokio::time::timeout_at(deadline, lane.ready(self)).await.map_err(|_| {
-                    let within = self.timeout;
-                    LockError::unavailable(format!(
-                        "no connection to PostgreSQL was free within {within:?}"
-                    ))
-                })??;
+            let (turn, link) = tokio::time::timeout_at(deadline, lane.ready(self))
+                .await
+                .map_err(|_| lane.connection.late(self.timeout))??;
             let mut sent =
                 Sent { lanes: self, lane, link: &link, at: Instant::now(), answered: false, turn };
             let doubts = link.doubts();
@@ -297,7 +285,7 @@ impl Lanes {
                 Ok(Err(error)) => {
                     let lost = link.client.is_closed() || error.as_db_error().is_none();
                     if lost || error.as_db_error().is_some_and(ends_the_role) {
-                        lane.give_up(&link);
+                        lane.connection.give_up(&link);
                     }
                     // What only reads may be asked again, once: the connection may have been dead before.
                     if lost && again {
@@ -307,7 +295,7 @@ impl Lanes {
                     return Err(from_driver(&error, phase));
                 }
                 Ok(Ok(None)) => {
-                    lane.give_up(&link);
+                    lane.connection.give_up(&link);
                     return Err(LockError::new(
                         phase.lost_answer(),
                         "the answer to another request came instead of ours; if a pooler stands in between, say \
@@ -332,76 +320,26 @@ fn ends_the_role(told: &tokio_postgres::error::DbError) -> bool {
 }
 
 impl Lane {
-    fn current(&self) -> Option<Arc<Link>> {
-        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        current.as_ref().filter(|link| !link.client.is_closed()).map(Arc::clone)
-    }
-
-    /// The open connection, or a new one. Whoever comes while the server is away waits for one attempt that began
-    /// after they came, made by themselves or by another, and no longer.
-    async fn link(self: &Arc<Self>, connector: &Arc<Connector>) -> Result<Arc<Link>, LockError> {
-        if let Some(link) = self.current().filter(|link| connector.leads_to_primary(link)) {
-            return Ok(link);
-        }
-        // In a task of its own: a caller whose future is not polled must not keep the others from a connection.
-        let (lane, connector, came) = (Arc::clone(self), Arc::clone(connector), Instant::now());
-        let opening = spawn_lasting(async move { lane.reopen(&connector, came).await });
-        opening.await.unwrap_or_else(|error| {
-            Err(LockError::unavailable("the connection to PostgreSQL could not be opened")
-                .with_source(error))
-        })
-    }
-
-    async fn reopen(&self, connector: &Connector, came: Instant) -> Result<Arc<Link>, LockError> {
-        let mut outage = self.opening.lock().await;
-        if let Some(link) = self.current().filter(|link| connector.leads_to_primary(link)) {
-            return Ok(link);
-        }
-        if let Some((began, error, next)) = &outage.last {
-            if *began >= came {
-                return Err(error.clone());
-            }
-            tokio::time::sleep_until(*next).await;
-        }
-        let began = Instant::now();
-        match connector.connect().await {
-            Ok(link) => {
-                let link = Arc::new(link);
-                *self.current.lock().unwrap_or_else(PoisonError::into_inner) =
-                    Some(Arc::clone(&link));
-                *outage = Outage::default();
-                Ok(link)
-            }
-            Err(error) => {
-                let next = Instant::now() + pause(outage.failures);
-                outage.failures += 1;
-                outage.last = Some((began, error.clone(), next));
-                Err(error)
-            }
-        }
+    /// The open connection, or a new one.
+    async fn link(&self, connector: &Arc<Connector>) -> Result<Arc<Connected<Link>>, LockError> {
+        let open = || {
+            let connector = Arc::clone(connector);
+            async move { connector.connect().await }
+        };
+        let link = self.connection.get(open).await?;
+        // It had to answer our greeting.
+        self.connection.served(&link);
+        Ok(link)
     }
 
     /// A connection, and the right to be alone on it where that is needed.
     async fn ready<'a>(
-        self: &'a Arc<Self>,
+        &'a self,
         lanes: &Lanes,
-    ) -> Result<(Option<MutexGuard<'a, ()>>, Arc<Link>), LockError> {
+    ) -> Result<(Option<MutexGuard<'a, ()>>, Arc<Connected<Link>>), LockError> {
         let turn = if lanes.pipelined { None } else { Some(self.turn.lock().await) };
         Ok((turn, self.link(&lanes.connector).await?))
     }
-
-    fn give_up(&self, link: &Arc<Link>) {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.as_ref().is_some_and(|now| Arc::ptr_eq(now, link)) {
-            *current = None;
-        }
-    }
-}
-
-/// Half to all of 25 ms doubled by each failure, so that many processes do not come back together.
-pub(crate) fn pause(failures: u32) -> Duration {
-    let base = Duration::from_millis(25).saturating_mul(1 << failures.min(10)).min(MAX_PAUSE);
-    base.mul_f64(0.5 + 0.5 * fastrand::f64())
 }
 
 fn lane_of(key: &str, lanes: usize) -> usize {
@@ -423,15 +361,6 @@ pub(crate) fn about(key: &Key) -> impl FnOnce(LockError) -> LockError + '_ {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pauses_grow_to_a_bound_and_differ() {
-        for failures in 0..40 {
-            assert!(pause(failures) <= MAX_PAUSE);
-        }
-        assert!(pause(0) < Duration::from_millis(26) && pause(9) >= MAX_PAUSE / 2);
-        assert_ne!(pause(9), pause(9));
-    }
 
     #[test]
     fn keys_spread_over_all_lanes() {

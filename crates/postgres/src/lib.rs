@@ -14,7 +14,6 @@
 //! is kept in the session, so a transaction pooler such as `PgBouncer` may stand in between. `docs/stores/postgres.md`
 //! says what is promised, which rights are needed, and how a write in the same database is fenced.
 
-mod bells;
 mod config;
 mod connect;
 mod environment;

@@ -5,17 +5,17 @@
 //! a transaction pooler accepts LISTEN and forgets it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use holdtight_core::{Key, LockError, Secret, Subscription, spawn_lasting};
+use holdtight_kit::{WaiterRegistry, lock, pause};
 use tokio::task::AbortHandle;
 use tokio_postgres::types::Type;
 
-use crate::bells::Bells;
 use crate::connect::{Connector, Link, News};
 use crate::error::{Phase, from_driver};
-use crate::lanes::{Lanes, echoed_row, hash, pause};
+use crate::lanes::{Lanes, echoed_row, hash};
 
 /// How long our own echo may take before we say that notifications do not arrive.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -27,7 +27,7 @@ pub(crate) struct Listener {
     connector: Arc<Connector>,
     lanes: Arc<Lanes>,
     channel: String,
-    bells: Arc<Bells>,
+    waiters: Arc<WaiterRegistry<String>>,
     /// A release of nothing: withdraws all waiters of ours, and wakes the next one if the key is free.
     pass_on: String,
     /// Listening is off, or was last found not to work.
@@ -49,7 +49,7 @@ impl Listener {
             connector,
             lanes,
             channel: format!("holdtight_{name:032x}"),
-            bells: Arc::default(),
+            waiters: Arc::default(),
             deaf,
             task: Mutex::default(),
         })
@@ -70,7 +70,7 @@ impl Listener {
     }
 
     pub(crate) fn subscribe(&self, key: &Key) -> Subscription {
-        self.bells.subscribe(key)
+        self.waiters.subscribe(key.as_str().to_owned())
     }
 
     /// Somebody waits: make sure that the connection is there. Hints from before it was are made up by one ring for all.
@@ -78,7 +78,7 @@ impl Listener {
         if self.deaf.load(Ordering::Relaxed) {
             return;
         }
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut task = lock(&self.task);
         if task.as_ref().is_none_or(AbortHandle::is_finished) {
             let listener = Arc::downgrade(self);
             *task = Some(spawn_lasting(keep_listening(listener)).abort_handle());
@@ -100,7 +100,7 @@ impl Listener {
 
     /// Rings for `key`. If its waiter has left meanwhile, the wake-up goes on to the next one in the store's queue.
     async fn wake(&self, key: &str) {
-        if self.bells.ring(key) {
+        if self.waiters.notify_one(key) {
             return;
         }
         let everybody_here = format!("{}/", self.channel);
@@ -169,7 +169,7 @@ async fn keep_listening(store: Weak<Listener>) {
             Err(_) => failures += 1,
         }
         // Whatever was released while nobody listened is found by asking once.
-        listener.bells.ring_all();
+        listener.waiters.notify_all();
         let lanes = Arc::clone(&listener.lanes);
         drop(listener);
         if silences == 0 {
@@ -195,8 +195,7 @@ async fn follow(store: &Weak<Listener>, lanes: &Lanes, link: &Link, news: &mut N
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let task = self.task.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(task) = task.take() {
+        if let Some(task) = lock(&self.task).take() {
             task.abort();
         }
     }

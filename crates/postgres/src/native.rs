@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use holdtight_core::{
-    AcquireRequest, Attempt, Busy, Crowding, ExtendBy, ExtendRequest, Extension, Fence, Gather,
-    Holder, Intent, Key, Lease, LockError, ManyAttempt, Owner, Release, Secret, Transfer,
-    TransferRequest,
+    AcquireRequest, Attempt, Busy, ExtendBy, ExtendRequest, Extension, Fence, Holder, Intent, Key,
+    Lease, LockError, ManyAttempt, Owner, Release, Secret, Transfer, TransferRequest,
 };
+use holdtight_kit::{BatchConfig, Batcher};
 use sha2::{Digest as _, Sha256};
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, Type};
@@ -34,8 +34,8 @@ pub(crate) struct Native {
     lanes: Arc<Lanes>,
     listener: Arc<Listener>,
     stragglers: Stragglers,
-    acquires: Arc<Gather<Acquires>>,
-    releases: Arc<Gather<Releases>>,
+    acquires: Arc<Batcher<Acquires>>,
+    releases: Arc<Batcher<Releases>>,
     sql: Sql,
 }
 
@@ -58,14 +58,14 @@ impl Native {
             transfer: echoed_row(&config.name("_transfer"), 5),
             held: call("_held", 3),
         };
-        let at_once = if config.pooled { 1 } else { AT_ONCE };
-        let crowding = Crowding::new().lanes(config.connections).at_once(at_once);
-        let crowding = crowding.timeout(config.timeout);
+        let in_flight = if config.pooled { 1 } else { AT_ONCE };
+        let batches = BatchConfig::new().lanes(config.connections).in_flight(in_flight);
+        let batches = batches.timeout(config.timeout);
         let acquires = Acquires::new(config, Arc::clone(&lanes));
         let releases = Releases::new(config, Arc::clone(&lanes));
         Self {
-            acquires: Gather::new(acquires, crowding),
-            releases: Gather::new(releases, crowding),
+            acquires: Batcher::new(acquires, batches),
+            releases: Batcher::new(releases, batches),
             stragglers: Stragglers::default(),
             lanes,
             listener,
@@ -87,7 +87,7 @@ impl Native {
             owner: request.owner.to_text(),
             waiter: waiter.clone(),
         };
-        let answer = self.acquires.ask(self.lanes.place_of(key.as_str()), wanted).await;
+        let answer = self.acquires.submit(self.lanes.place_of(key.as_str()), wanted).await;
         let attempt = asking.answered(answer).map_err(about(&key))?;
         if !waiter.is_empty() && matches!(attempt, Attempt::Busy(_)) {
             self.listener.start();
@@ -147,7 +147,7 @@ impl Native {
             key: key.clone(),
             secret: hashed(&secret),
         };
-        let answer = self.releases.ask(self.lanes.place_of(key.as_str()), given).await;
+        let answer = self.releases.submit(self.lanes.place_of(key.as_str()), given).await;
         answer.map_err(about(&key))
     }
 

@@ -4,10 +4,11 @@
 //! `sql/schema.sql`). Otherwise it could be granted after its own release and hold the key for nobody.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use holdtight_core::{LockError, Secret};
+use holdtight_kit::lock;
 use tokio::time::Instant;
 
 use crate::lanes::hash;
@@ -66,7 +67,7 @@ impl Stragglers {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.known)
     }
 }
 

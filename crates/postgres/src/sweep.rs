@@ -3,10 +3,11 @@
 //! Why a removed row cannot lead to a repeated fence stands with `locks_sweep` in `sql/schema.sql`. In the syncguard
 //! layout the fences stand in a table of their own, which is never swept.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use holdtight_core::{LockError, spawn_lasting};
+use holdtight_kit::lock;
 use tokio::time::Instant;
 use tokio_postgres::types::Type;
 
@@ -45,7 +46,7 @@ impl Sweeper {
     /// Whether this process has not tried for a minute. Asked with each release; the first one tries too.
     pub(crate) fn is_due(&self) -> bool {
         let now = Instant::now();
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = lock(&self.next);
         if next.is_some_and(|next| now < next) {
             return false;
         }

@@ -2,18 +2,15 @@
 //!
 //! The modes keep the meaning they have in `libpq`, so that a URL means the same here and in `psql`.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use holdtight_core::LockError;
+use holdtight_kit::tls::{certificates, private_key, roots, unusable};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
-};
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, SignatureScheme};
 use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -46,61 +43,27 @@ pub(crate) fn connector(config: &PostgresConfig) -> Result<MakeRustlsConnect, Lo
         }
         TlsMode::VerifyCa => {
             let trusted = WebPkiServerVerifier::builder_with_provider(
-                Arc::new(roots(config.root_cert.as_deref())?),
+                Arc::new(roots("sslrootcert", config.root_cert.as_deref())?),
                 Arc::clone(&provider),
             )
             .build()
-            .map_err(|error| bad_file("sslrootcert", &error))?;
+            .map_err(|error| unusable("sslrootcert", &error))?;
             builder.dangerous().with_custom_certificate_verifier(Arc::new(Lenient {
                 trusted: Some(trusted),
                 provider,
             }))
         }
-        TlsMode::VerifyFull => builder.with_root_certificates(roots(config.root_cert.as_deref())?),
+        TlsMode::VerifyFull => {
+            builder.with_root_certificates(roots("sslrootcert", config.root_cert.as_deref())?)
+        }
     };
     let tls = match &config.client_cert {
         None => builder.with_no_client_auth(),
         Some((cert, key)) => builder
-            .with_client_auth_cert(
-                certificates("sslcert", cert)?,
-                PrivateKeyDer::from_pem_file(key).map_err(|error| bad_file("sslkey", &error))?,
-            )
-            .map_err(|error| bad_file("sslcert", &error))?,
+            .with_client_auth_cert(certificates("sslcert", cert)?, private_key("sslkey", key)?)
+            .map_err(|error| unusable("sslcert", &error))?,
     };
     Ok(MakeRustlsConnect::new(tls))
-}
-
-fn roots(file: Option<&Path>) -> Result<RootCertStore, LockError> {
-    let mut roots = RootCertStore::empty();
-    match file {
-        Some(file) => {
-            for certificate in certificates("sslrootcert", file)? {
-                roots.add(certificate).map_err(|error| bad_file("sslrootcert", &error))?;
-            }
-        }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
-    if roots.is_empty() {
-        return Err(LockError::invalid_config(
-            "no certificate authority is trusted on this machine; name one with sslrootcert in the URL",
-        ));
-    }
-    Ok(roots)
-}
-
-fn certificates(option: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, LockError> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
-    match found {
-        Ok(found) if !found.is_empty() => Ok(found),
-        Ok(_) => Err(bad_file(option, &"it holds no certificate")),
-        Err(error) => Err(bad_file(option, &error)),
-    }
-}
-
-fn bad_file(option: &str, error: &dyn std::fmt::Display) -> LockError {
-    LockError::invalid_config(format!("the file that {option} names cannot be used: {error}"))
 }
 
 /// Checks less than everything, because the mode says so: no chain at all, or a chain for any host.

@@ -5,9 +5,10 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use holdtight_core::{LockError, spawn_lasting};
+use holdtight_kit::lock;
 use redis::{Cmd, ConnectionAddr, Pipeline, RedisError, Value};
 
 use crate::config::RedisConfig;
@@ -218,7 +219,7 @@ impl Cluster {
     }
 
     fn link(&self, node: &Node) -> Arc<Link> {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut links = lock(&self.links);
         Arc::clone(links.entry(node.name.clone()).or_insert_with(|| {
             let target = Target::Node(node.address.clone());
             Arc::new(Link::new(target, Arc::clone(&self.config), Arc::clone(&self.ears), None))
@@ -239,7 +240,7 @@ impl Cluster {
     }
 
     fn current(&self) -> Arc<Map> {
-        Arc::clone(&self.map.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&lock(&self.map))
     }
 
     async fn read_map(&self) -> Result<Arc<Map>, LockError> {
@@ -265,17 +266,12 @@ impl Cluster {
             match read(&self.link(&place), &place.address, self.config.tls).await {
                 Ok(map) => {
                     let map = Arc::new(map);
-                    let before = std::mem::replace(
-                        &mut *self.map.lock().unwrap_or_else(PoisonError::into_inner),
-                        Arc::clone(&map),
-                    );
+                    let before = std::mem::replace(&mut *lock(&self.map), Arc::clone(&map));
                     // Whoever listens at a node that serves its slot no more has to listen at another.
                     if !before.nodes.is_empty() && map.differs(&before) {
                         self.ears.ring_all();
                     }
-                    self.links
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
+                    lock(&self.links)
                         .retain(|name, _| map.nodes.iter().any(|node| node.name == *name));
                     self.stale.store(false, Ordering::Release);
                     self.reads.fetch_add(1, Ordering::AcqRel);

@@ -6,7 +6,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use holdtight_core::{LockError, UrlParts};
+use holdtight_core::LockError;
+use holdtight_kit::url::{Options, UrlParts};
 
 use crate::slots::hash_tag;
 use crate::syncguard;
@@ -75,6 +76,12 @@ pub struct RedisConfig {
 
 const PREFIX_BYTES: usize = 256;
 
+/// More databases than any server is set up with.
+const MOST_DATABASES: i64 = 1 << 20;
+
+/// What errors call this store.
+const STORE: &str = "Redis";
+
 impl RedisConfig {
     fn new(topology: Topology) -> Self {
         Self {
@@ -107,7 +114,7 @@ impl RedisConfig {
     /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig), saying which part is wrong, never repeating
     /// the user or the password.
     pub fn from_url(url: &str) -> Result<Self, LockError> {
-        let parts = UrlParts::parse(url, "redis://127.0.0.1:6379")?;
+        let parts = UrlParts::parse(STORE, url, "redis://127.0.0.1:6379")?;
         let scheme = parts.scheme.replacen("valkey", "redis", 1);
         let mut database = None;
         let mut config = match scheme.as_str() {
@@ -161,14 +168,10 @@ impl RedisConfig {
         };
         config.credentials = Credentials { user: parts.user, password: parts.password };
         if let Some(database) = database {
-            config.database = number("the database", database)?;
+            config.database =
+                database.parse().map_err(|_| invalid("the database is not a number from 0"))?;
         }
-        for (name, value) in &parts.options {
-            if name == "db" && database.is_some() {
-                return Err(invalid("the database is given twice; leave one of them out"));
-            }
-            config = config.option(name, value)?;
-        }
+        config.take(parts.options, database.is_some())?;
         if config.tls_cert.is_some() != config.tls_key.is_some() {
             return Err(invalid("tls_cert and tls_key belong together; name both files"));
         }
@@ -193,51 +196,34 @@ impl RedisConfig {
         config.check()
     }
 
-    fn option(self, name: &str, value: &str) -> Result<Self, LockError> {
-        match name {
-            "prefix" => self.prefix(value),
-            "layout" => self.layout(match value {
-                "native" => Layout::Native,
-                "token" => Layout::Token,
-                "syncguard" => Layout::Syncguard,
-                _ => return Err(invalid("layout is native, token or syncguard")),
-            }),
-            "wait_replicas" => Ok(self.wait_replicas(number("wait_replicas", value)?)),
-            "wait_aof" => Ok(self.wait_aof(switch("wait_aof", value)?)),
-            "timeout" => self.timeout(span("timeout", value)?),
-            "connect_timeout" => self.connect_timeout(span("connect_timeout", value)?),
-            "pubsub" => Ok(self.pubsub(switch("pubsub", value)?)),
-            "eviction" => Ok(self.allow_eviction(match value {
-                "allow" => true,
-                "refuse" => false,
-                _ => return Err(invalid("eviction is refuse or allow")),
-            })),
-            "db" => {
-                let database = number("db", value)?;
-                Self { database, ..self }.check()
+    /// Takes what the URL says; whether it makes sense together is checked afterwards.
+    fn take(&mut self, mut options: Options, has_database: bool) -> Result<(), LockError> {
+        self.prefix = options.text("prefix")?;
+        let layouts = [
+            ("native", Layout::Native),
+            ("token", Layout::Token),
+            ("syncguard", Layout::Syncguard),
+        ];
+        self.layout = options.choice("layout", &layouts)?.unwrap_or_default();
+        self.wait_replicas = options.integer("wait_replicas", 0..=u32::MAX)?.unwrap_or(0);
+        self.wait_aof = options.flag("wait_aof")?.unwrap_or(self.wait_aof);
+        self.timeout = options.duration("timeout")?.unwrap_or(self.timeout);
+        self.connect_timeout = options.duration("connect_timeout")?.unwrap_or(self.connect_timeout);
+        self.pubsub = options.flag("pubsub")?.unwrap_or(self.pubsub);
+        let evictions = [("allow", true), ("refuse", false)];
+        self.allow_eviction = options.choice("eviction", &evictions)?.unwrap_or(false);
+        if let Some(database) = options.integer("db", 0..=MOST_DATABASES)? {
+            if has_database {
+                return Err(invalid("the database is given twice; leave one of them out"));
             }
-            "tls_ca" => Ok(Self { tls_ca: Some(PathBuf::from(value)), ..self }),
-            "tls_cert" => Ok(Self { tls_cert: Some(PathBuf::from(value)), ..self }),
-            "tls_key" => Ok(Self { tls_key: Some(PathBuf::from(value)), ..self }),
-            "sentinel_user" => {
-                let mut config = self;
-                config.sentinel_credentials.user = Some(value.to_owned());
-                Ok(config)
-            }
-            "sentinel_password" => {
-                let mut config = self;
-                config.sentinel_credentials.password = Some(value.to_owned());
-                Ok(config)
-            }
-            // The name may be a mistyped password: it is not repeated unless it looks like a name.
-            _ if name.len() <= 20 && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_') => {
-                Err(invalid(&format!(
-                    "there is no option {name:?}; there are prefix, layout, wait_replicas, wait_aof, timeout, \
-                     connect_timeout, pubsub, eviction, db, tls_ca, tls_cert, tls_key, sentinel_user, sentinel_password"
-                )))
-            }
-            _ => Err(invalid("an option has a name that no option has")),
+            self.database = database;
         }
+        self.tls_ca = options.path("tls_ca")?;
+        self.tls_cert = options.path("tls_cert")?;
+        self.tls_key = options.path("tls_key")?;
+        self.sentinel_credentials.user = options.text("sentinel_user")?;
+        self.sentinel_credentials.password = options.text("sentinel_password")?;
+        options.finish()
     }
 
     /// What stands before every key: the lock's name in Redis is exactly `prefix + key`.
@@ -335,7 +321,7 @@ impl RedisConfig {
                 return Err(invalid(&format!("{name} is outside 1ms to 60s")));
             }
         }
-        if !(0..=1 << 20).contains(&self.database) {
+        if !(0..=MOST_DATABASES).contains(&self.database) {
             return Err(invalid("the database is not a number from 0"));
         }
         if let Topology::Cluster(_) = self.topology {
@@ -368,7 +354,7 @@ impl RedisConfig {
 }
 
 fn invalid(message: &str) -> LockError {
-    LockError::invalid_config(format!("Redis: {message}"))
+    LockError::invalid_config(format!("{STORE}: {message}"))
 }
 
 fn tcp(host: &str, port: u16) -> redis::ConnectionAddr {
@@ -377,31 +363,6 @@ fn tcp(host: &str, port: u16) -> redis::ConnectionAddr {
 
 fn addresses(hosts: &[(String, Option<u16>)], default: u16) -> Vec<redis::ConnectionAddr> {
     hosts.iter().map(|(host, port)| tcp(host, port.unwrap_or(default))).collect()
-}
-
-fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, LockError> {
-    value.parse().map_err(|_| invalid(&format!("{name} is not a number that makes sense here")))
-}
-
-fn switch(name: &str, value: &str) -> Result<bool, LockError> {
-    match value {
-        "on" | "true" | "1" | "" => Ok(true),
-        "off" | "false" | "0" => Ok(false),
-        _ => Err(invalid(&format!("{name} is on or off"))),
-    }
-}
-
-fn span(name: &str, value: &str) -> Result<Duration, LockError> {
-    let (digits, unit) = match value.find(|c: char| !c.is_ascii_digit()) {
-        Some(at) => value.split_at(at),
-        None => (value, "s"),
-    };
-    let count: u32 = number(name, digits)?;
-    match unit {
-        "ms" => Ok(Duration::from_millis(count.into())),
-        "s" => Ok(Duration::from_secs(count.into())),
-        _ => Err(invalid(&format!("{name} is a span like 250ms or 2s"))),
-    }
 }
 
 impl fmt::Debug for RedisConfig {

@@ -2,19 +2,21 @@
 //!
 //! It knows the client library's habits: no reconnect after timeouts, no word about what happened to a request whose
 //! answer is lost, no limit on an answer. It never repeats a request; what an error means for a step
-//! is `error.rs`'s affair.
+//! is `error.rs`'s affair. Behaviour in an outage is the kit's.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use holdtight_core::{LockError, spawn_lasting};
+use holdtight_kit::{Connected, Connection, Reconnecting, lock};
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Cmd, ConnectionAddr, Pipeline, PushInfo, PushKind, RedisError, Value,
 };
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 
 use crate::config::RedisConfig;
 use crate::dial::{Driver, connect};
@@ -28,14 +30,8 @@ const SILENCE: u32 = 2;
 /// for many such callers.
 const QUIET: Duration = Duration::from_millis(250);
 
-/// The longest pause before the next try to connect; the first is a fortieth of it.
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-
 /// How many requests may wait for the socket before callers wait for each other.
 const BUFFER: usize = 4096;
-
-/// A connection that lived so long was a good one, whether or not anything was asked on it.
-const GOOD_AGE: Duration = Duration::from_secs(10);
 
 /// Which server a link leads to.
 #[derive(Clone)]
@@ -46,6 +42,15 @@ pub(crate) enum Target {
     Node(ConnectionAddr),
     /// The primary of a service, as its sentinels say at the moment of connecting.
     Primary { sentinels: Vec<ConnectionAddr>, service: String },
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(address) | Self::Node(address) => write!(f, "Redis at {address}"),
+            Self::Primary { service, .. } => write!(f, "the Redis primary of {service}"),
+        }
+    }
 }
 
 /// Why a request has no answer.
@@ -87,8 +92,7 @@ pub(crate) struct Link {
     channel: Option<String>,
     /// Where it also listens, on a node of a cluster.
     shards: Mutex<BTreeSet<String>>,
-    current: Mutex<Option<Arc<Wire>>>,
-    door: Arc<Door>,
+    connection: Reconnecting<Open>,
     /// It has been open before.
     opened: AtomicBool,
     /// Somebody is at it to open the connection again for those who listen.
@@ -97,38 +101,8 @@ pub(crate) struct Link {
     listener: Option<Arc<Link>>,
 }
 
-/// The way to one server, shared by all links that lead there.
-#[derive(Default)]
-pub(crate) struct Door {
-    /// Held while a connection is being opened: one at a time, whoever else comes shares the result.
-    gate: tokio::sync::Mutex<()>,
-    trouble: Mutex<Trouble>,
-    tries: AtomicU32,
-}
-
-/// What failed since the last good answer.
-#[derive(Default)]
-struct Trouble {
-    in_a_row: u32,
-    last: Option<Instant>,
-    /// Why the last try to open a connection failed, if it did.
-    error: Option<LockError>,
-}
-
-impl Door {
-    fn trouble(&self) -> MutexGuard<'_, Trouble> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn failed(&self, error: Option<LockError>) {
-        let mut trouble = self.trouble();
-        trouble.in_a_row = trouble.in_a_row.saturating_add(1);
-        (trouble.last, trouble.error) = (Some(Instant::now()), error);
-    }
-}
-
 /// An open connection.
-struct Wire {
+struct Open {
     connection: MultiplexedConnection,
     driver: Driver,
     health: Arc<Health>,
@@ -139,12 +113,19 @@ struct Wire {
     shards: Mutex<BTreeSet<String>>,
 }
 
+impl Connection for Open {
+    fn is_open(&self) -> bool {
+        !self.health.broken.load(Ordering::Acquire)
+    }
+}
+
+/// The connection in use.
+type Wire = Connected<Open>;
+
 /// What is known of an open connection.
+#[derive(Default)]
 struct Health {
-    opened: Instant,
     broken: AtomicBool,
-    /// It has given a good answer, so whatever broke it later, the server was there.
-    proven: AtomicBool,
     /// Those who wait were told that messages may have been lost before it was opened.
     told: AtomicBool,
     /// Requests since the last answer that had none.
@@ -187,13 +168,12 @@ impl Link {
         channel: Option<String>,
     ) -> Self {
         Self {
+            connection: Reconnecting::new(target.to_string(), Arc::default()),
             target,
             config,
             ears,
             channel,
             shards: Mutex::default(),
-            current: Mutex::default(),
-            door: Arc::default(),
             opened: AtomicBool::new(false),
             mending: AtomicBool::new(false),
             listener: None,
@@ -203,10 +183,13 @@ impl Link {
     /// Another link to the same server, that hears nothing itself.
     pub(crate) fn beside(listener: &Arc<Self>) -> Self {
         let (config, ears) = (Arc::clone(&listener.config), Arc::clone(&listener.ears));
+        let target = listener.target.clone();
+        // One attempt at a time for both.
+        let attempts = Arc::clone(listener.connection.attempts());
         Self {
-            door: Arc::clone(&listener.door),
+            connection: Reconnecting::new(target.to_string(), attempts),
             listener: Some(Arc::clone(listener)),
-            ..Self::new(listener.target.clone(), config, ears, None)
+            ..Self::new(target, config, ears, None)
         }
     }
 
@@ -254,8 +237,8 @@ impl Link {
         let answer = wire.connection.clone().send_packed_command(&ssubscribe(channel)).await;
         match self.judge(&wire, answer.and_then(Value::extract_error)) {
             Ok(_) => {
-                lock_shards(&wire.shards).insert(channel.to_owned());
-                lock_shards(&self.shards).insert(channel.to_owned());
+                lock(&wire.shards).insert(channel.to_owned());
+                lock(&self.shards).insert(channel.to_owned());
                 Ok(true)
             }
             // No right, or a server that has no shards: waiters poll.
@@ -268,7 +251,7 @@ impl Link {
 
     /// Whether messages on the channel of a shard arrive now.
     pub(crate) fn hears_shard(&self, channel: &str) -> bool {
-        self.open_wire().is_some_and(|wire| wire.hears(channel))
+        self.connection.current().is_some_and(|wire| wire.hears(channel))
     }
 
     fn judge<T>(
@@ -284,8 +267,8 @@ impl Link {
         match verdict {
             Verdict::Alive => {
                 health.silent.store(0, Ordering::Relaxed);
-                if !health.proven.load(Ordering::Relaxed) {
-                    self.prove(health);
+                if self.connection.served(wire) {
+                    self.tell(health);
                 }
             }
             Verdict::Silent if health.silent.fetch_add(1, Ordering::Relaxed) + 1 < SILENCE => {
@@ -298,14 +281,6 @@ impl Link {
         answer.map_err(Fault::Sent)
     }
 
-    /// The first good answer of a connection: the trouble is over.
-    fn prove(&self, health: &Health) {
-        if !health.proven.swap(true, Ordering::Relaxed) {
-            *self.door.trouble() = Trouble::default();
-            self.tell(health);
-        }
-    }
-
     /// Releases between the last connection and this one were announced to nobody.
     fn tell(&self, health: &Health) {
         if self.is_listener() && !health.told.swap(true, Ordering::Relaxed) {
@@ -314,12 +289,12 @@ impl Link {
     }
 
     fn is_listener(&self) -> bool {
-        self.channel.is_some() || !lock_shards(&self.shards).is_empty()
+        self.channel.is_some() || !lock(&self.shards).is_empty()
     }
 
     /// A connection that is out of step: what comes on it next may be anybody's answer.
     pub(crate) fn distrust(self: &Arc<Self>) {
-        if let Some(wire) = self.open_wire() {
+        if let Some(wire) = self.connection.current() {
             self.cut(&wire);
         }
     }
@@ -330,38 +305,24 @@ impl Link {
         wire.driver.stop();
     }
 
-    fn discard(self: &Arc<Self>, health: &Arc<Health>) {
-        if health.broken.swap(true, Ordering::AcqRel) {
-            return;
+    fn discard(self: &Arc<Self>, health: &Health) {
+        if !health.broken.swap(true, Ordering::AcqRel) {
+            self.connection.drop_closed();
+            self.mend();
         }
-        // A server that lets everybody in and serves nobody, such as a replica, is no better than one that is not
-        // there: the pauses before the next try grow.
-        if !health.proven.load(Ordering::Relaxed) && health.opened.elapsed() < GOOD_AGE {
-            self.door.failed(None);
-        }
-        self.forget(health);
     }
 
     /// The steps go to a server of which nobody knows whether it is the same: this link has to follow.
     fn follow(self: &Arc<Self>) {
-        if let Some(wire) = self.open_wire() {
+        if let Some(wire) = self.connection.forget() {
             wire.health.broken.store(true, Ordering::Release);
-            self.forget(&wire.health);
+            self.mend();
         }
-    }
-
-    fn forget(self: &Arc<Self>, health: &Arc<Health>) {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        if current.as_ref().is_some_and(|now| Arc::ptr_eq(&now.health, health)) {
-            *current = None;
-        }
-        drop(current);
-        self.mend();
     }
 
     /// Opens the connection again, if it is closed, without being asked: as long as somebody waits for messages.
     pub(crate) fn mend(self: &Arc<Self>) {
-        if !self.is_listener() || self.ears.is_quiet() || self.open_wire().is_some() {
+        if !self.is_listener() || self.ears.is_quiet() || self.connection.current().is_some() {
             return;
         }
         if self.mending.swap(true, Ordering::AcqRel) {
@@ -370,7 +331,7 @@ impl Link {
         let mending = Mending(Arc::downgrade(self));
         spawn_lasting(async move {
             while let Some(link) = mending.0.upgrade().filter(|link| !link.ears.is_quiet()) {
-                if let Ok(wire) = link.reopen().await {
+                if let Ok(wire) = link.wire().await {
                     link.tell(&wire.health);
                     break;
                 }
@@ -408,7 +369,7 @@ impl Link {
                     return link.cut(wire);
                 }
             }
-            let _one = link.door.gate.lock().await;
+            let _one = link.connection.attempts().exclusive().await;
             if !link.is_silent(wire) {
                 return;
             }
@@ -427,7 +388,8 @@ impl Link {
             {
                 tracing::info!("a connection to Redis is dead, though nobody closed it");
                 link.cut(wire);
-                let new = link.install(new);
+                let new = link.connection.replace(new);
+                link.opened();
                 link.tell(&new.health);
             }
         });
@@ -436,73 +398,32 @@ impl Link {
     /// Whether this connection is the one in use, and was not heard of since it was suspected.
     fn is_silent(&self, wire: &Arc<Wire>) -> bool {
         wire.health.silent.load(Ordering::Relaxed) > 0
-            && self.open_wire().is_some_and(|now| Arc::ptr_eq(&now, wire))
+            && self.connection.current().is_some_and(|now| Arc::ptr_eq(&now, wire))
     }
 
-    /// Puts a new connection in use.
-    fn install(&self, wire: Wire) -> Arc<Wire> {
-        let wire = Arc::new(wire);
-        // How often it failed is forgotten with the first good answer.
-        self.door.trouble().error = None;
-        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&wire));
+    /// A new connection was opened: the listener has to follow, unless it was the first.
+    fn opened(&self) {
         if self.opened.swap(true, Ordering::AcqRel)
             && let Some(listener) = &self.listener
         {
             listener.follow();
         }
-        wire
-    }
-
-    fn open_wire(&self) -> Option<Arc<Wire>> {
-        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
-        current.as_ref().filter(|wire| !wire.health.broken.load(Ordering::Acquire)).map(Arc::clone)
     }
 
     /// The connection, opened first if need be.
     async fn wire(self: &Arc<Self>) -> Result<Arc<Wire>, LockError> {
-        if let Some(wire) = self.open_wire() {
-            return Ok(wire);
-        }
-        // In a task of its own: a caller whose future is not polled must not keep the gate from all others.
-        let link = Arc::clone(self);
-        spawn_lasting(async move { link.reopen().await }).await.unwrap_or_else(|error| {
-            Err(LockError::unavailable("the connection to Redis could not be opened")
-                .with_source(error))
-        })
-    }
-
-    async fn reopen(self: &Arc<Self>) -> Result<Arc<Wire>, LockError> {
-        let door = &self.door;
-        let before = door.tries.load(Ordering::Acquire);
-        let _one = door.gate.lock().await;
-        if let Some(wire) = self.open_wire() {
-            return Ok(wire);
-        }
-        let wait_until = {
-            let trouble = door.trouble();
-            // Whoever waited while another one tried shares its failure instead of trying once more.
-            if door.tries.load(Ordering::Acquire) != before
-                && let Some(error) = &trouble.error
-            {
-                return Err(error.clone());
+        let open = || {
+            let link = Arc::clone(self);
+            async move {
+                let open = link.open().await?;
+                link.opened();
+                Ok(open)
             }
-            trouble.last.map(|at| at + pause(trouble.in_a_row))
         };
-        if let Some(moment) = wait_until {
-            sleep_until(moment).await;
-        }
-        let opened = self.open().await;
-        door.tries.fetch_add(1, Ordering::AcqRel);
-        match opened {
-            Ok(wire) => Ok(self.install(wire)),
-            Err(error) => {
-                door.failed(Some(error.clone()));
-                Err(error)
-            }
-        }
+        self.connection.get(open).await
     }
 
-    async fn open(self: &Arc<Self>) -> Result<Wire, LockError> {
+    async fn open(self: &Arc<Self>) -> Result<Open, LockError> {
         let (sentinels, service) = match &self.target {
             Target::Fixed(address) | Target::Node(address) => return self.dial(address).await,
             Target::Primary { sentinels, service } => (sentinels, service),
@@ -518,15 +439,8 @@ impl Link {
         Err(last.unwrap_or_else(|| LockError::unavailable("no sentinel names a primary")))
     }
 
-    async fn dial(self: &Arc<Self>, address: &ConnectionAddr) -> Result<Wire, LockError> {
-        let health = Arc::new(Health {
-            opened: Instant::now(),
-            broken: AtomicBool::new(false),
-            proven: AtomicBool::new(false),
-            told: AtomicBool::new(false),
-            silent: AtomicU32::new(0),
-            suspected: AtomicBool::new(false),
-        });
+    async fn dial(self: &Arc<Self>, address: &ConnectionAddr) -> Result<Open, LockError> {
+        let health = Arc::<Health>::default();
         let (link, known) = (Arc::downgrade(self), Arc::downgrade(&health));
         let hear = move |push: PushInfo| {
             let link = link.upgrade().ok_or(())?;
@@ -564,7 +478,7 @@ impl Link {
             }
             // A shard that has moved away since is not ours to listen to any more.
             // All at once, because there may be thousands, and a round trip for each would take too long.
-            let mut shards = lock_shards(&self.shards).clone();
+            let mut shards = lock(&self.shards).clone();
             let asked = shards.clone().into_iter().map(|channel| {
                 let mut connection = connection.clone();
                 async move {
@@ -575,7 +489,7 @@ impl Link {
             for subscribed in futures_util::future::try_join_all(asked).await? {
                 if let (channel, false) = subscribed {
                     shards.remove(&channel);
-                    lock_shards(&self.shards).remove(&channel);
+                    lock(&self.shards).remove(&channel);
                 }
             }
             Ok::<_, RedisError>((connection, driver, listening, shards))
@@ -591,7 +505,7 @@ impl Link {
             }
         };
         let (address, shards) = (address.clone(), Mutex::new(shards));
-        Ok(Wire { connection, driver, health, address, listening, shards })
+        Ok(Open { connection, driver, health, address, listening, shards })
     }
 }
 
@@ -606,9 +520,9 @@ impl Drop for Mending {
     }
 }
 
-impl Wire {
+impl Open {
     fn hears(&self, channel: &str) -> bool {
-        lock_shards(&self.shards).contains(channel)
+        lock(&self.shards).contains(channel)
     }
 }
 
@@ -624,29 +538,16 @@ async fn refuse_replica(connection: &mut MultiplexedConnection) -> Result<(), Re
     }
 }
 
-fn lock_shards(shards: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String>> {
-    shards.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn ssubscribe(channel: &str) -> Cmd {
     let mut command = redis::cmd("SSUBSCRIBE");
     command.arg(channel);
     command
 }
 
-/// Full jitter, doubling: a thousand clients of a server that comes back do not come at once.
-fn pause(failures: u32) -> Duration {
-    if failures == 0 {
-        return Duration::ZERO;
-    }
-    let longest = (LONGEST_PAUSE / 40).saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE);
-    longest.mul_f64(fastrand::f64())
-}
-
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Link")
-            .field("connected", &self.open_wire().is_some())
+            .field("connected", &self.connection.current().is_some())
             .finish_non_exhaustive()
     }
 }

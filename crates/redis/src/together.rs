@@ -1,13 +1,12 @@
 //! The two steps that many callers may share a script for: acquire and release of the native layout.
 //!
 //! A script costs the server far more than the lock in it. So what comes while some are on their way goes out
-//! together, each caller with its own answer. When to wait for company is [`Gather`]'s affair.
+//! together, each caller with its own answer. When to batch is up to [`Batcher`].
 
 use std::sync::Arc;
 
-use holdtight_core::{
-    AcquireRequest, Attempt, Crowding, Errand, Gather, LockError, Release, Secret,
-};
+use holdtight_core::{AcquireRequest, Attempt, LockError, Release, Secret};
+use holdtight_kit::{BatchConfig, BatchOp, Batcher};
 
 use crate::error::concerns_one;
 use crate::names::Place;
@@ -24,17 +23,17 @@ const MOST: usize = 32;
 /// What gathers on its way to one store.
 pub(crate) struct Together {
     scripts: &'static EachScripts,
-    acquires: Arc<Gather<Acquires>>,
-    releases: Arc<Gather<Releases>>,
+    acquires: Arc<Batcher<Acquires>>,
+    releases: Arc<Batcher<Releases>>,
 }
 
 impl Together {
     pub(crate) fn new(scripts: &'static EachScripts, timeout: std::time::Duration) -> Self {
-        let crowding = Crowding::new().at_once(AT_ONCE).most(MOST).timeout(timeout);
+        let config = BatchConfig::new().in_flight(AT_ONCE).size(MOST).timeout(timeout);
         Self {
             scripts,
-            acquires: Gather::new(Acquires, crowding),
-            releases: Gather::new(Releases, crowding),
+            acquires: Batcher::new(Acquires, config),
+            releases: Batcher::new(Releases, config),
         }
     }
 
@@ -46,7 +45,7 @@ impl Together {
         request: AcquireRequest,
     ) -> Result<Attempt, LockError> {
         let scripts = self.scripts;
-        self.acquires.ask(0, Wanted { store, scripts, place, request }).await
+        self.acquires.submit(0, Wanted { store, scripts, place, request }).await
     }
 
     /// As [`RedisStore::give_back_at`].
@@ -57,7 +56,7 @@ impl Together {
         secret: Secret,
     ) -> Result<Release, LockError> {
         let scripts = self.scripts;
-        self.releases.ask(0, Given { store, scripts, place, secret }).await
+        self.releases.submit(0, Given { store, scripts, place, secret }).await
     }
 }
 
@@ -78,7 +77,7 @@ impl Wanted {
     }
 }
 
-impl Errand for Acquires {
+impl BatchOp for Acquires {
     type Request = Wanted;
     type Answer = Attempt;
 
@@ -123,11 +122,11 @@ impl Errand for Acquires {
         or_alone(self, attempts, wanted).await
     }
 
-    fn may_try_alone(&self, _: &Wanted, error: &LockError) -> bool {
+    fn may_retry_alone(&self, _: &Wanted, error: &LockError) -> bool {
         concerns_one(error)
     }
 
-    fn alike(&self, one: &Wanted, other: &Wanted) -> bool {
+    fn can_share(&self, one: &Wanted, other: &Wanted) -> bool {
         one.request.ttl == other.request.ttl
             && one.request.owner == other.request.owner
             && one.queues() == other.queues()
@@ -145,7 +144,7 @@ struct Given {
     secret: Secret,
 }
 
-impl Errand for Releases {
+impl BatchOp for Releases {
     type Request = Given;
     type Answer = Release;
 
@@ -185,13 +184,13 @@ impl Errand for Releases {
         or_alone(self, releases, given).await
     }
 
-    fn may_try_alone(&self, _: &Given, error: &LockError) -> bool {
+    fn may_retry_alone(&self, _: &Given, error: &LockError) -> bool {
         concerns_one(error)
     }
 }
 
 /// Those who were not answered ask alone, and are told why.
-async fn or_alone<E: Errand>(
+async fn or_alone<E: BatchOp>(
     errand: &E,
     answers: Vec<Option<E::Answer>>,
     requests: &[&E::Request],

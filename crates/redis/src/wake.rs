@@ -4,32 +4,24 @@
 //! first entry of the key's waiter list and sends the lock's name to that entry's channel; a broken connection may
 //! have swallowed messages, so the next one rings for everybody.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use holdtight_core::{Bell, LockError, Secret, Subscription};
+use holdtight_core::{LockError, Secret, Subscription};
+use holdtight_kit::WaiterRegistry;
 use redis::{PushInfo, PushKind, Value};
 
 /// Everybody in this store who waits.
 pub(crate) struct Ears {
     /// 22 characters, random: the store's name in waiter entries and channels.
     client: String,
-    rooms: Mutex<HashMap<Arc<str>, Room>>,
-}
-
-/// Those who wait for one lock.
-#[derive(Default)]
-struct Room {
-    /// Few: one waiter per key and process talks to the store.
-    bells: Vec<Bell>,
-    /// A busy answer left an entry in the lock's waiter list.
-    queued: bool,
+    /// With each lock, whether a busy answer left an entry in its waiter list.
+    waiters: Arc<WaiterRegistry<Arc<str>, bool>>,
 }
 
 impl Ears {
     pub(crate) fn new() -> Result<Arc<Self>, LockError> {
         let client = Secret::generate()?.expose().to_owned();
-        Ok(Arc::new(Self { client, rooms: Mutex::default() }))
+        Ok(Arc::new(Self { client, waiters: Arc::default() }))
     }
 
     /// The name by which waiter entries call this store.
@@ -37,72 +29,34 @@ impl Ears {
         &self.client
     }
 
-    /// Nothing here calls foreign code but `ring`, which cannot panic.
-    fn rooms(&self) -> MutexGuard<'_, HashMap<Arc<str>, Room>> {
-        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A bell for `lock`, until the subscription is dropped.
-    pub(crate) fn listen(self: &Arc<Self>, lock: &str) -> Subscription {
-        let (bell, subscription) = Subscription::channel();
-        let lock: Arc<str> = lock.into();
-        self.rooms().entry(Arc::clone(&lock)).or_default().bells.push(bell);
-        let ears = Arc::downgrade(self);
-        subscription.on_drop(move || {
-            if let Some(ears) = ears.upgrade() {
-                ears.leave(&lock);
-            }
-        })
-    }
-
-    fn leave(&self, lock: &str) {
-        let mut rooms = self.rooms();
-        if let Some(room) = rooms.get_mut(lock) {
-            room.bells.retain(|bell| !bell.is_abandoned());
-            if room.bells.is_empty() {
-                rooms.remove(lock);
-            }
-        }
+    /// A waiter for `lock`, until the subscription is dropped.
+    pub(crate) fn listen(&self, lock: &str) -> Subscription {
+        self.waiters.subscribe(lock.into())
     }
 
     /// Whether somebody here waits for `lock`.
     pub(crate) fn awaits(&self, lock: &str) -> bool {
-        self.rooms().contains_key(lock)
+        self.waiters.count(lock) > 0
     }
 
-    /// Whether an entry for `lock` may stand in its waiter list.
+    /// Whether an entry for `lock` may be in its waiter list.
     pub(crate) fn may_be_queued(&self, lock: &str) -> bool {
-        self.rooms().get(lock).is_some_and(|room| room.queued)
+        self.waiters.with(lock, |queued| *queued).unwrap_or(false)
     }
 
     /// Remembers that a busy answer left an entry.
     pub(crate) fn queued(&self, lock: &str) {
-        if let Some(room) = self.rooms().get_mut(lock) {
-            room.queued = true;
-        }
-    }
-
-    /// Wakes the first who waits for `lock`, who then stands last: two messages wake two waiters.
-    pub(crate) fn ring(&self, lock: &str) {
-        if let Some(room) = self.rooms().get_mut(lock)
-            && let Some(at) = room.bells.iter().position(|bell| !bell.is_abandoned())
-        {
-            let bell = room.bells.remove(at);
-            bell.ring();
-            room.bells.push(bell);
-        }
+        self.waiters.with(lock, |queued| *queued = true);
     }
 
     /// Whether nobody waits.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.rooms().is_empty()
+        self.waiters.is_empty()
     }
 
     /// Wakes everybody: messages may have been lost.
     pub(crate) fn ring_all(&self) {
-        for bell in self.rooms().values().flat_map(|room| &room.bells) {
-            bell.ring();
-        }
+        self.waiters.notify_all();
     }
 
     /// Takes in what the server sent unasked. Anything unexpected is nobody's message.
@@ -111,7 +65,7 @@ impl Ears {
             (&push.kind, push.data.as_slice())
             && let Ok(lock) = std::str::from_utf8(lock)
         {
-            self.ring(lock);
+            self.waiters.notify_one(lock);
         }
     }
 }
@@ -157,12 +111,11 @@ mod tests {
         let waiters: Vec<_> = (0..100).map(|n| ears.listen(&format!("k{}", n % 10))).collect();
         ears.queued("k1");
         assert!(ears.may_be_queued("k1") && !ears.may_be_queued("k2"));
-        assert_eq!(ears.rooms().len(), 10);
         drop(waiters);
-        assert!(ears.rooms().is_empty() && !ears.may_be_queued("k1"));
+        assert!(ears.is_quiet() && !ears.may_be_queued("k1"));
         ears.queued("gone");
         ears.hear(&message("gone"));
-        assert!(ears.rooms().is_empty());
+        assert!(ears.is_quiet());
     }
 
     #[test]

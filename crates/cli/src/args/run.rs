@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use holdtight_kit::duration;
 
 use super::Patience;
-use crate::duration;
 
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of a command line")]

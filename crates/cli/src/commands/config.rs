@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use holdtight_kit::duration;
 use serde::Serialize;
 
 use crate::config::Setting;
 use crate::context::Context;
-use crate::duration;
 use crate::exit::{self, Failure};
 use crate::output;
 

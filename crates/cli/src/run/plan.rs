@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use holdtight::{MAX_TTL, Moment};
+use holdtight_kit::duration;
 
 use super::options::RunOptions;
-use crate::duration;
 
 /// The lease when nothing else is said.
 const TTL: Duration = Duration::from_secs(30);

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use holdtight_kit::duration;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 use rustix::fs::{CWD, Mode, mkfifoat};
@@ -22,7 +23,6 @@ use crate::config::Origin;
 use crate::conflict::quoted;
 use crate::context::Context;
 use crate::disposition;
-use crate::duration;
 use crate::exit::{self, Failure};
 use crate::run::holders::{self, PIPE, PLACE, SHELL};
 use crate::run::{CANNOT_START, own_binary};

@@ -3,14 +3,12 @@
 
 mod backend;
 mod capabilities;
-pub(crate) mod gather;
 pub(crate) mod memory;
 mod open;
 mod reply;
 mod request;
 pub(crate) mod runtime;
 mod shared;
-pub(crate) mod url_parts;
 mod wake;
 
 pub use backend::{Backend, Reply};

@@ -1,6 +1,6 @@
-//! Spans of time as people type them: `30s`, `5m`, `1h30m`, `250ms`, `1.5h`, or plain seconds.
+//! Durations as people type them: `30s`, `5m`, `1h30m`, `250ms`, `1.5h`, or plain seconds.
 //!
-//! Read with integers only, so that no span is off by a rounding.
+//! Read with integers only, so that no duration is off by a rounding.
 
 use std::time::Duration;
 
@@ -15,13 +15,22 @@ const UNITS: [(&str, u128); 5] = [
     ("d", 86_400 * NANOS),
 ];
 
-/// The longest span: more than any lease or wait can use.
+/// The longest duration: more than any lease or wait can use.
 const MOST: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 const HOW: &str = "write it like 30s, 5m, 1h30m, 250ms, or as plain seconds";
 
-/// Reads a span, or says how to write one.
-pub(crate) fn parse(text: &str) -> Result<Duration, String> {
+/// Reads a duration.
+///
+/// ```
+/// use holdtight_kit::duration;
+/// assert_eq!(duration::parse("1h30m").unwrap().as_secs(), 5400);
+/// assert!(duration::parse("5 minutes").unwrap_err().contains("write it like 30s"));
+/// ```
+///
+/// # Errors
+/// A sentence that says what is wrong and how to write a duration.
+pub fn parse(text: &str) -> Result<Duration, String> {
     let mut rest = text.trim();
     if rest.is_empty() {
         return Err(format!("a duration is missing; {HOW}"));
@@ -73,9 +82,13 @@ fn scaled(number: &str, scale: u128) -> Option<u128> {
     whole.checked_mul(scale)?.checked_add(part.checked_mul(scale)? / 10_u128.pow(digits))
 }
 
-/// A span as [`parse`] reads it, for messages and `config`.
-pub(crate) fn text(span: Duration) -> String {
-    let nanos = span.as_nanos();
+/// Writes a duration as [`parse`] reads it, in the largest unit that needs no fraction.
+///
+/// ```
+/// assert_eq!(holdtight_kit::duration::text(std::time::Duration::from_secs(300)), "5m");
+/// ```
+pub fn text(duration: Duration) -> String {
+    let nanos = duration.as_nanos();
     if nanos == 0 {
         return "0s".to_owned();
     }
@@ -84,7 +97,7 @@ pub(crate) fn text(span: Duration) -> String {
             return format!("{}{name}", nanos / scale);
         }
     }
-    format!("{}s", span.as_secs_f64())
+    format!("{}s", duration.as_secs_f64())
 }
 
 #[cfg(test)]
