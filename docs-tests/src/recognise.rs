@@ -121,6 +121,7 @@ mod tests {
             roots: Vec::new(),
         };
         Workspace {
+            rust_version: String::new(),
             root: Path::new(env!("CARGO_MANIFEST_DIR")).join(".."),
             target: Path::new("target").to_owned(),
             packages: vec![package("holdtight", &["redis", "file"]), package("holdtight-cli", &[])],
