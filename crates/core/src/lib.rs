@@ -44,3 +44,8 @@ pub use store::{
     Intent, Lease, Liveness, ManyAttempt, OpenStore, Release, Reply, Subscription, Transfer,
     TransferRequest, WakeUps,
 };
+
+/// The examples of README.md, which are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -87,3 +87,8 @@ pub use holdtight_postgres as postgres;
 pub use holdtight_redis as redis;
 pub use stores::{migrate, open};
 pub use url::StoreUrl;
+
+/// The examples of README.md, which are run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
