@@ -8,6 +8,7 @@ use holdtight_core::{
     Level, LockError, Release, Secret,
 };
 use holdtight_firestore::FirestoreStore;
+use holdtight_testkit::Proxy;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -189,6 +190,40 @@ async fn a_storm_of_aborts_is_waited_out_and_an_endless_one_is_given_up() {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "certainly not done: {error}");
     let commits = fake.commits().len() - 4;
     assert!((2..=16).contains(&commits), "tried {commits} times");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_is_not_stormed_and_its_end_is_noticed() {
+    const REQUESTS: u32 = 7;
+    let fake = Fake::start().await;
+    let proxy = Proxy::to(fake.url.rsplit_once('=').unwrap().1.parse().unwrap()).await.unwrap();
+    let url = format!("firestore://fake?timeout=1s&emulator={}", proxy.address());
+    let store = Arc::new(FirestoreStore::connect(&url).await.unwrap());
+    let look = || Arc::clone(&store).lookup(Key::new("job").unwrap());
+    look().await.unwrap();
+    proxy.down();
+    look().await.unwrap_err();
+    let (start, before) = (tokio::time::Instant::now(), proxy.traffic().refused);
+    let mut callers = tokio::task::JoinSet::new();
+    for _ in 0..60 {
+        let store = Arc::clone(&store);
+        callers.spawn(async move {
+            // They ask again at once, which no engine does.
+            while let Err(error) = Arc::clone(&store).lookup(Key::new("job").unwrap()).await {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            }
+        });
+    }
+    while proxy.traffic().refused - before < REQUESTS.into() {
+        assert!(start.elapsed() < Duration::from_secs(60), "nobody asks any more");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let pauses = (2..=REQUESTS).map(|n| Duration::from_millis(25 << n).min(Duration::from_secs(1)));
+    let least = pauses.sum::<Duration>() / 2;
+    assert!(start.elapsed() >= least, "{REQUESTS} requests in {:?}", start.elapsed());
+    proxy.heal();
+    let all = async { while callers.join_next().await.transpose().unwrap().is_some() {} };
+    tokio::time::timeout(Duration::from_secs(60), all).await.expect("all are served again");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

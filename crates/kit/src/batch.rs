@@ -24,6 +24,13 @@ pub trait BatchOp: Send + Sync + 'static {
     type Answer: Send + 'static;
 
     /// One request for one caller.
+    ///
+    /// # Errors
+    /// Whatever the store says; [`Ambiguous`](holdtight_core::ErrorKind::Ambiguous) if it may have
+    /// been done.
+    ///
+    /// # Cancel safety
+    /// It may be dropped at any point, and counts as sent then.
     fn one(
         &self,
         request: &Self::Request,
@@ -31,7 +38,8 @@ pub trait BatchOp: Send + Sync + 'static {
 
     /// One request for many callers on one lane, with an answer for each, in order.
     ///
-    /// An error is one of all of them.
+    /// # Errors
+    /// One that all of them have: nobody got another answer.
     fn many(
         &self,
         requests: &[&Self::Request],
