@@ -119,6 +119,11 @@ impl Line {
         if sent == text.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
     }
 
+    /// Has the other end hear that nobody is here any more.
+    pub(super) fn hang_up(&self) {
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
+    }
+
     /// What has come, when something has.
     ///
     /// # Cancel safety

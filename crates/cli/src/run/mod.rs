@@ -5,6 +5,7 @@
 //! [`supervise`] watches it, [`give_back`] ends it.
 
 mod alarm;
+pub(crate) mod asker;
 mod caller;
 mod child;
 mod environment;

@@ -17,6 +17,7 @@ use nix::unistd::Pid;
 use rustix::process::WaitStatus;
 
 use super::alarm::Alarm;
+use super::asker::Asker;
 use super::holders::{self, Script};
 use super::line::{Ending, Heard, Line, ToGuardian, ToWrapper};
 use super::plan::Plan;
@@ -48,6 +49,9 @@ pub(super) fn run(options: &RunOptions, plan: Plan, args: &[OsString]) -> Result
     let ending = runtime.block_on(async {
         let wrapper = Wrapper::start(options, plan, args, &blocked);
         let mut wrapper = wrapper.map_err(|error| cannot("start another process", &error))?;
+        if script.is_some() {
+            wrapper.asker = Asker::at_our_input().map_err(|error| cannot("listen", &error))?;
+        }
         wrapper.script = script;
         Ok::<_, Failure>(wrapper.watch().await)
     })?;
@@ -86,6 +90,8 @@ struct Wrapper<'a> {
     first: Option<WaitStatus>,
     /// What else is at work under the lock; the command is then the one that reads its pipe.
     script: Option<Script>,
+    /// For whom the lock of a script is taken.
+    asker: Asker,
     /// When nobody may be at work any more.
     dead_by: Option<Moment>,
 }
@@ -125,6 +131,7 @@ impl<'a> Wrapper<'a> {
             group: None,
             first: None,
             script: None,
+            asker: Asker::nobody(),
             dead_by: None,
         })
     }
@@ -152,6 +159,8 @@ impl<'a> Wrapper<'a> {
                     open = !heard.closed;
                     end = self.hear(heard);
                 }
+                // The guardian hears that nobody wants the lock any more, and does as if we were gone.
+                () = self.asker.gone() => self.line.hang_up(),
                 () = self.alarm.after(pause.clamp(Duration::from_millis(1), TICK)) => {}
             }
             self.reap();
