@@ -43,8 +43,7 @@ pub(super) fn run(
     launcher: io::Result<Launcher>,
     args: &[OsString],
 ) -> Result<u8, Failure> {
-    // It was executed from a file called `exe`, which is what `ps` and `top` would show.
-    let _ = std::fs::write("/proc/self/comm", "holdtight");
+    super::take_our_name();
     let launcher = launcher.map_err(|error| cannot("start another process", &error))?;
     threads::must_start(threads::for_a_run(&options.store_url))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -49,8 +49,7 @@ pub(super) enum Words {
 
 /// Waits for the word and becomes the command. Returns only if that is not possible.
 pub(crate) fn launch(program: OsString, arguments: impl Iterator<Item = OsString>) -> u8 {
-    // It was executed from a file called `exe`, which is what `ps` and `top` would show while it waits.
-    let _ = std::fs::write("/proc/self/comm", "holdtight");
+    super::take_our_name();
     let line = [program].into_iter().chain(arguments).collect();
     match become_command(line) {
         Ok(code) => code,

@@ -76,6 +76,12 @@ pub(crate) fn own_binary() -> io::Result<std::path::PathBuf> {
     }
 }
 
+/// Has `ps` and `top` show what we are: we were executed from a file called `exe`.
+fn take_our_name() {
+    #[cfg(target_os = "linux")]
+    let _ = rustix::thread::set_name(c"holdtight");
+}
+
 /// The exit code for a command that could not be run.
 fn refused(error: &io::Error) -> u8 {
     if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_START }
