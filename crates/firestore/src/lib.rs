@@ -11,6 +11,11 @@ mod config;
 mod document;
 mod door;
 mod error;
+#[cfg(feature = "tls")]
+mod google;
+#[cfg(not(feature = "tls"))]
+#[path = "no_google.rs"]
+mod google;
 mod list;
 mod memory;
 mod names;
