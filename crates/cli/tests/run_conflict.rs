@@ -313,3 +313,32 @@ fn what_waits_to_become_the_command_is_replaced_if_it_is_killed_and_ends_with_it
     let output = waiter.finish();
     assert_eq!((code(&output), stdout(&output).as_str()), (0, "ran\n"), "{}", stderr(&output));
 }
+
+#[test]
+fn waiters_are_served_in_the_order_in_which_they_came_to_the_line() {
+    const WAITERS: usize = 24;
+    let bench = Bench::new();
+    let holder = hold(&bench, "k");
+    let in_line = || {
+        let names = std::fs::read_dir(bench.path("store/live")).unwrap().flatten();
+        names.filter(|name| name.file_name().to_string_lossy().ends_with(".wake")).count()
+    };
+    let holders = in_line();
+    let mut waiters = Vec::new();
+    for waiter in 0..WAITERS {
+        let script = format!("echo {waiter} >> served");
+        waiters.push(bench.start(&["run", "k", "--", "sh", "-c", &script]));
+        // It comes to the line in the step that follows its pipe, and the next one has to be started first.
+        eventually("somebody in the line", || in_line() > holders + waiter);
+    }
+    let_go(&bench, holder);
+    for waiter in waiters {
+        assert_eq!(code(&waiter.finish()), 0);
+    }
+    let served: Vec<usize> =
+        bench.read("served").lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(served.len(), WAITERS);
+    // A machine that is starved may let one come too late; most come in turn.
+    let in_turn = served.windows(2).filter(|pair| pair[0] < pair[1]).count();
+    assert!(in_turn > WAITERS * 3 / 4, "{in_turn} of {WAITERS} in turn: {served:?}");
+}
