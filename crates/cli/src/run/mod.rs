@@ -9,6 +9,7 @@ mod alarm;
 pub(crate) mod asker;
 mod caller;
 mod child;
+mod end;
 mod environment;
 mod give_back;
 mod guardian;

@@ -82,22 +82,6 @@ pub(super) fn reap(mut ended: impl FnMut(i32, rustix::process::WaitStatus)) -> L
     }
 }
 
-/// Waits for the end of a child that was not reaped, at most for `limit`, and leaves it to be reaped.
-pub(super) fn wait_for_end(pid: i32, limit: std::time::Duration) {
-    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
-    let what = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    let lives = |pid| matches!(waitid(WaitId::Pid(pid), what), Ok(None));
-    let Some(child) = Pid::from_raw(pid) else { return };
-    if !lives(child) || poll_for_end(pid, limit) {
-        return;
-    }
-    let mut pause = std::time::Duration::from_micros(20);
-    while pause < limit && lives(child) {
-        std::thread::sleep(pause);
-        pause *= 2;
-    }
-}
-
 /// Makes all orphans among our descendants our children.
 pub(super) fn adopt_orphans() -> std::io::Result<()> {
     #[cfg(target_os = "linux")]
@@ -245,15 +229,6 @@ mod platform {
         look(pid).filter(Line::can_run).map(|line| line.process.started)
     }
 
-    /// Waits for the end of a child, at most for `limit`; `false` if the kernel does not offer that.
-    pub(super) fn poll_for_end(pid: i32, limit: std::time::Duration) -> bool {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let child = Pid::from_raw(pid).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        let Some(child) = child else { return false };
-        let limit = Timespec::try_from(limit).ok();
-        poll(&mut [PollFd::new(&child, PollFlags::IN)], limit.as_ref()).is_ok()
-    }
-
     /// Sends a signal to the process `pid` that was started at `started`, and to no other that has its number by now.
     pub(crate) fn signal_one(pid: i32, started: u64, signal: Signal) {
         send(pid, started, signal);
@@ -309,10 +284,6 @@ mod platform {
         None
     }
 
-    pub(super) fn poll_for_end(_: i32, _: std::time::Duration) -> bool {
-        false
-    }
-
     pub(crate) fn signal_one(_: i32, _: u64, _: Signal) {}
 
     impl Descendant {
@@ -323,7 +294,6 @@ mod platform {
 }
 
 pub(super) use platform::descendants;
-use platform::poll_for_end;
 pub(crate) use platform::{all, below, identity, signal_one, started};
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use super::line::{Ending, Heard, Line, ToGuardian, ToWrapper};
 use super::plan::Plan;
 use super::signals::{self, Signals};
 use super::tree::{self, Left, Obeyed};
-use super::{RunOptions, cannot};
+use super::{RunOptions, cannot, end};
 use crate::conflict::quoted;
 use crate::disposition;
 use crate::exit::{self, Failure};
@@ -228,7 +228,7 @@ impl<'a> Wrapper<'a> {
     fn dismiss(&mut self) {
         self.send(Signal::SIGKILL);
         // Not by the runtime's timer, which counts in milliseconds: whoever called us waits for this.
-        tree::wait_for_end(self.guardian.as_raw(), Duration::from_secs(1));
+        end::wait_for(self.guardian.as_raw(), Duration::from_secs(1));
         self.reap();
     }
 
