@@ -1,7 +1,7 @@
 //! Every published package on its own and every feature of it alone: what compiles only because a neighbour turned a
 //! feature on is found here, not by the user who depends on one crate.
 
-use crate::process::{Outcome, cargo, run};
+use crate::process::{Outcome, cargo, output, run};
 use crate::workspace::{Package, Workspace};
 
 pub(crate) fn check(workspace: &Workspace) -> Outcome {
@@ -9,6 +9,25 @@ pub(crate) fn check(workspace: &Workspace) -> Outcome {
         for selection in selections(package) {
             let clippy = ["clippy", "--locked", "--quiet", "--package", &package.name];
             run(cargo().args(clippy).args(selection).args(["--", "-D", "warnings"]))?;
+        }
+    }
+    without_tls(workspace)
+}
+
+/// The package that users depend on, of which TLS can be switched off.
+const FACADE: &str = "holdtight";
+
+/// Whoever switches TLS off builds none, with whichever store.
+fn without_tls(workspace: &Workspace) -> Outcome {
+    let facade = workspace.packages.iter().find(|package| package.name == FACADE);
+    let features = facade.map_or(&[][..], |package| &package.features);
+    for feature in features.iter().filter(|feature| !matches!(&***feature, "default" | "tls")) {
+        let tree =
+            ["tree", "--locked", "--package", FACADE, "--edges", "normal", "--prefix", "none"];
+        let only = ["--no-default-features", "--features", feature];
+        let told = output(cargo().args(tree).args(only))?;
+        if let Some(line) = told.lines().find(|line| line.starts_with("rustls ")) {
+            return Err(format!("{FACADE} with {feature} alone depends on {line}"));
         }
     }
     Ok(())

@@ -21,6 +21,17 @@ pub(crate) fn run(command: &mut Command) -> Outcome {
     }
 }
 
+/// Shows `command`, runs it, and returns what it prints.
+pub(crate) fn output(command: &mut Command) -> Outcome<String> {
+    let line = shown(command);
+    eprintln!("$ {line}");
+    match command.stdin(Stdio::null()).stderr(Stdio::inherit()).output() {
+        Ok(done) if done.status.success() => Ok(String::from_utf8_lossy(&done.stdout).into_owned()),
+        Ok(done) => Err(format!("`{line}` failed: {}", done.status)),
+        Err(error) => Err(format!("`{line}` could not start: {error}")),
+    }
+}
+
 /// The first line that `command` prints, on either stream, if it can be run and succeeds.
 pub(crate) fn first_line(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).output().ok()?;

@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use holdtight_kit::duration;
 
-pub(crate) use run::RunArgs;
+pub(crate) use run::{RunArgs, is_run};
 pub(crate) use usage::parse;
 
 /// Run commands under locks that many processes and machines share
@@ -28,6 +28,24 @@ pub(crate) struct Cli {
 
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// The same for a run alone. What is run often should not have to describe all other commands to itself first.
+#[derive(Debug, Parser)]
+#[command(name = "holdtight", disable_help_flag = true, disable_help_subcommand = true)]
+struct Brief {
+    #[arg(long, global = true)]
+    store: Option<String>,
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: BriefCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum BriefCommand {
+    #[command(disable_help_flag = true)]
+    Run(RunArgs),
 }
 
 const EXAMPLES: &str =

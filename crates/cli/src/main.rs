@@ -34,19 +34,21 @@ fn main() -> ExitCode {
     let code = match first.as_deref() {
         Some(run::GUARDIAN) => {
             let line: Vec<_> = program.into_iter().chain(rest.skip(2)).collect();
-            commands::main(&line, Role::Guardian)
+            let role = Role::guardian(&line);
+            if run::was_greeted() { commands::main(&line, role) } else { exit::SOFTWARE }
         }
-        Some(run::LAUNCH) => run::launch(rest.skip(1)),
+        Some(run::LAUNCH) => run::launch(program.unwrap_or_default(), rest.skip(1)),
         #[cfg(target_os = "linux")]
         Some(script::KEEP) => script::keep(rest.skip(1)),
         #[cfg(target_os = "linux")]
         Some(script::KEEPER) => {
-            let run = |line: &[_]| commands::main(line, Role::Wrapper);
+            let run = |line: &[_]| commands::main(line, Role::wrapper(line));
             script::keeper(program.unwrap_or_default(), rest.skip(1), run)
         }
         _ => {
             let line: Vec<_> = program.into_iter().chain(rest).collect();
-            commands::main(&line, Role::Wrapper)
+            let role = Role::wrapper(&line);
+            commands::main(&line, role)
         }
     };
     ExitCode::from(code)

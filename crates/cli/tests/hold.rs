@@ -454,6 +454,58 @@ fn a_signal_that_ends_the_wait_ends_the_keeper_too() {
     assert!(guardian_of(&waiting).is_none());
 }
 
+/// A `hold` of the key `k`, which somebody else has, in a script; its keeper is in line. The script ignores TERM, and so
+/// do its keepers.
+fn waiting_in_line(bench: &Bench) -> (Started, i32) {
+    assert_eq!(code(&bench.output(&["acquire", "k", "--ttl", "1h"])), 0);
+    fs::create_dir(bench.path("pipes")).unwrap();
+    let text = "trap '' TERM\nexec $H hold k | cat > code";
+    let mut command = script(bench, "bash", text);
+    let waiting = Started::new(command.env("XDG_RUNTIME_DIR", bench.path("pipes")));
+    let wrapper = keeper(bench);
+    eventually("its guardian", || child_of(wrapper).is_some());
+    (waiting, wrapper)
+}
+
+/// The keeper has left the line, and has left nothing behind, while the key is still busy.
+fn has_left_the_line(bench: &Bench, wrapper: i32) {
+    eventually("the end of the keeper", || !runs(wrapper));
+    eventually("an empty directory", || fs::read_dir(bench.path("pipes")).unwrap().count() == 0);
+    assert!(!is_free(bench, "k"));
+}
+
+fn parent_of(pid: i32) -> i32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_hold_that_is_killed_while_it_waits_leaves_the_line() {
+    for signal in [Signal::KILL, Signal::INT] {
+        let bench = Bench::new();
+        let (_waiting, wrapper) = waiting_in_line(&bench);
+        send(parent_of(wrapper), signal);
+        has_left_the_line(&bench, wrapper);
+    }
+}
+
+#[test]
+fn a_hold_whose_answer_nobody_would_read_leaves_the_line() {
+    let bench = Bench::new();
+    let (waiting, wrapper) = waiting_in_line(&bench);
+    let hold = parent_of(wrapper);
+    let children = format!("/proc/{0}/task/{0}/children", waiting.pid());
+    let children = fs::read_to_string(children).unwrap();
+    let is_reader = |pid: &&str| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "cat\n")
+    };
+    let reader = children.split_whitespace().find(is_reader).unwrap();
+    // As a shell that is killed: nobody is at the other end any more.
+    send(reader.parse().unwrap(), Signal::KILL);
+    eventually("the end of hold", || !runs(hold));
+    has_left_the_line(&bench, wrapper);
+}
+
 #[test]
 fn nothing_is_left_in_the_directory_for_pipes() {
     let bench = Bench::new();

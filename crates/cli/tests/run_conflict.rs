@@ -6,9 +6,9 @@ mod run_harness;
 
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
-use run_harness::{Bench, Started, code, eventually, guardian_of, stderr, stdout};
+use run_harness::{Bench, Started, code, eventually, guardian_of, runs, stderr, stdout};
 
 /// Holds `key` until the file `go` is there.
 fn hold(bench: &Bench, key: &str) -> Started {
@@ -279,4 +279,66 @@ fn a_wait_for_a_server_that_says_nothing_can_be_interrupted() {
     let (_connection, _) = silent.accept().unwrap();
     run.signal(rustix::process::Signal::INT);
     assert_eq!(code(&run.finish()), 130);
+}
+
+/// What waits to become the command of `waiter`: the only child of its guardian.
+fn launcher_of(waiter: &Started) -> i32 {
+    let mut found = None;
+    eventually("what will become the command", || {
+        let guardian = guardian_of(waiter);
+        let children = guardian.and_then(|pid| {
+            std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()
+        });
+        found = children.and_then(|list| list.split_whitespace().next()?.parse().ok());
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+#[test]
+fn what_waits_to_become_the_command_is_replaced_if_it_is_killed_and_ends_with_its_guardian() {
+    let bench = Bench::new();
+    let holder = hold(&bench, "k");
+    let waiter = bench.start(&["run", "k", "--", "echo", "ran"]);
+    let launcher = launcher_of(&waiter);
+    kill_process(Pid::from_raw(launcher).unwrap(), Signal::KILL).unwrap();
+    eventually("its end", || !runs(launcher));
+    let orphan = bench.start(&["run", "k", "--", "echo", "ran"]);
+    let launcher = launcher_of(&orphan);
+    let guardian = guardian_of(&orphan).unwrap();
+    kill_process(Pid::from_raw(guardian).unwrap(), Signal::KILL).unwrap();
+    eventually("its end", || !runs(launcher));
+    assert_eq!(stdout(&orphan.finish()), "");
+    let_go(&bench, holder);
+    let output = waiter.finish();
+    assert_eq!((code(&output), stdout(&output).as_str()), (0, "ran\n"), "{}", stderr(&output));
+}
+
+#[test]
+fn waiters_are_served_in_the_order_in_which_they_came_to_the_line() {
+    const WAITERS: usize = 24;
+    let bench = Bench::new();
+    let holder = hold(&bench, "k");
+    let in_line = || {
+        let names = std::fs::read_dir(bench.path("store/live")).unwrap().flatten();
+        names.filter(|name| name.file_name().to_string_lossy().ends_with(".wake")).count()
+    };
+    let holders = in_line();
+    let mut waiters = Vec::new();
+    for waiter in 0..WAITERS {
+        let script = format!("echo {waiter} >> served");
+        waiters.push(bench.start(&["run", "k", "--", "sh", "-c", &script]));
+        // It comes to the line in the step that follows its pipe, and the next one has to be started first.
+        eventually("somebody in the line", || in_line() > holders + waiter);
+    }
+    let_go(&bench, holder);
+    for waiter in waiters {
+        assert_eq!(code(&waiter.finish()), 0);
+    }
+    let served: Vec<usize> =
+        bench.read("served").lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(served.len(), WAITERS);
+    // A machine that is starved may let one come too late; most come in turn.
+    let in_turn = served.windows(2).filter(|pair| pair[0] < pair[1]).count();
+    assert!(in_turn > WAITERS * 3 / 4, "{in_turn} of {WAITERS} in turn: {served:?}");
 }

@@ -270,6 +270,26 @@ fn the_work_keeps_the_lock_of_a_file_store_when_wrapper_and_guardian_are_killed(
 }
 
 #[test]
+fn the_work_keeps_the_lock_of_a_file_store_when_a_guardian_that_is_alone_is_killed() {
+    let bench = Bench::new();
+    let script = "(echo $BASHPID > worker; while :; do sleep 0.05; done) >/dev/null 2>&1 &";
+    let run = bench.start(&["run", "k", "--ttl", "10m", "--", "bash", "-c", script]);
+    let worker = bench.pid("worker");
+    let guardian = guardian_of(&run).unwrap();
+    assert_eq!(code(&run.finish()), 0);
+    kill(guardian, Signal::KILL);
+    eventually("its end", || !runs(guardian));
+    // Nobody renews the lock any more, and nobody else can have it.
+    for _ in 0..5 {
+        assert_eq!(code(&bench.output(&["run", "-n", "k", "true"])), 75);
+    }
+    assert!(runs(worker));
+    let next = waiter(&bench);
+    kill(worker, Signal::KILL);
+    next_is_alone(&bench, next);
+}
+
+#[test]
 fn a_guardian_that_stands_still_past_the_lease_is_replaced_by_the_wrapper() {
     let bench = Bench::new();
     std::fs::write(bench.path("stay"), "").unwrap();

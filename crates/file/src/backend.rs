@@ -20,6 +20,7 @@ use crate::rules::Change;
 use crate::step::{Absent, Page, Try, peek};
 use crate::store::{FileStore, Tried};
 use crate::sweep::records;
+use crate::threads;
 
 /// How long a dropped handle may keep its thread, before its release goes to the background.
 const AT_ONCE: Duration = Duration::from_millis(2);
@@ -363,6 +364,7 @@ impl Backend for FileStore {
 
     fn list(self: Arc<Self>, prefix: String, limit: usize) -> Reply<Vec<Holder>> {
         Box::pin(async move {
+            threads::must_start()?;
             tokio::task::spawn_blocking(move || self.list_holders(&prefix, limit))
                 .await
                 .map_err(|source| LockError::internal("listing was stopped").with_source(source))?
@@ -389,6 +391,7 @@ impl Backend for FileStore {
 
     fn probe(self: Arc<Self>) -> Reply<Guarantees> {
         Box::pin(async move {
+            threads::must_start()?;
             tokio::task::spawn_blocking(move || self.examine())
                 .await
                 .map_err(|source| LockError::internal("probing was stopped").with_source(source))?

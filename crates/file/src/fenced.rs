@@ -4,21 +4,26 @@
 //! It knows nothing of locks and stores: any fence of any store will do, as long as one key protects one file. The
 //! contents stay a plain file that every program can read; the fence has a file of its own, `NAME.fence`.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, TryLockError};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use holdtight_core::{Fence, LockError};
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, Mode, OFlags, fchmod, openat, renameat, unlinkat};
 use sha2::{Digest as _, Sha256};
 
 use crate::error;
 use crate::failpoint;
 use crate::filesystem;
+use crate::folder::AS_DIRECTORY;
 use crate::frame::{self, Damage, Magic, PAGE, Writer};
+use crate::look::{look_at, look_in};
 use crate::names::hex;
+use crate::way::{Arrived, walk_to_file};
 
 /// The first bytes of a file with a fence.
 const MAGIC: Magic = *b"HTfc";
@@ -73,12 +78,14 @@ const TICK: Duration = Duration::from_millis(2);
 ///   get around it; so can `rm`.
 /// - `NAME.fence` is its own. If something else stands there, every call but [`read`](Self::read) is refused and leaves
 ///   it as it is; and no fenced file can itself have a name that ends with `.fence`.
-/// - A local file system; those of the network are refused. The name is that of a regular file, not of a link.
+/// - A local file system; those of the network are refused. The name is that of a regular file, not of a link. Links on
+///   the way there are followed if they are this user's or root's: another user could point them elsewhere.
 /// - A new file gets the mode that the umask allows; one that is replaced keeps its mode, and belongs to whoever replaced it.
 /// - All calls block. In async code, use a thread for blocking work (`tokio::task::spawn_blocking`).
 #[derive(Clone, Debug)]
 pub struct FencedFile {
     path: PathBuf,
+    name: OsString,
     directory: PathBuf,
     patience: Duration,
 }
@@ -88,7 +95,8 @@ impl FencedFile {
     ///
     /// # Errors
     /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if the path names no file, one on a network file
-    /// system, or one that could be taken for a file beside another fenced one; what the file system reports otherwise.
+    /// system, or one that could be taken for a file beside another fenced one, or if another user's link leads there;
+    /// what the file system reports otherwise.
     pub fn new(path: impl AsRef<Path>) -> Result<Self, LockError> {
         let path = path.as_ref();
         let Some(name) = path.file_name() else {
@@ -109,15 +117,17 @@ impl FencedFile {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        // Links on the way there are the user's affair, and must not change their mind between two writes.
-        let directory =
-            parent.canonicalize().map_err(|source| error::io("open", parent, source))?;
+        let parent =
+            std::path::absolute(parent).map_err(|source| error::io("open", parent, source))?;
+        // Links on the way there must not change their mind between two writes.
+        let Arrived { opened, path: directory } = arrive(&parent)?;
         let opening = |source| error::io("open", &directory, source);
-        let file_system = filesystem::of(&File::open(&directory).map_err(opening)?);
+        let file_system = filesystem::of(&open_here(&opened).map_err(opening)?);
         if let Err(name) = file_system.map_err(opening)? {
             return Err(error::remote(&directory, name));
         }
-        Ok(Self { path: directory.join(name), directory, patience: PATIENCE })
+        let (path, name) = (directory.join(name), name.to_owned());
+        Ok(Self { path, name, directory, patience: PATIENCE })
     }
 
     /// How long a write waits while another one of the same file is under way. Default 5 s.
@@ -152,7 +162,7 @@ impl FencedFile {
         change: impl FnOnce(Option<Vec<u8>>) -> Vec<u8>,
     ) -> Result<(), LockError> {
         let guard = self.enter(fence)?;
-        self.put(&guard, &change(self.read()?))?;
+        self.put(&guard, &change(self.read_in(&guard.place)?))?;
         drop(guard);
         Ok(())
     }
@@ -164,7 +174,7 @@ impl FencedFile {
     /// As [`replace`](Self::replace).
     pub fn read_as(&self, fence: Fence) -> Result<Option<Vec<u8>>, LockError> {
         let guard = self.enter(fence)?;
-        let contents = self.read()?;
+        let contents = self.read_in(&guard.place)?;
         drop(guard);
         Ok(contents)
     }
@@ -174,11 +184,26 @@ impl FencedFile {
     /// # Errors
     /// What the file system reports.
     pub fn read(&self) -> Result<Option<Vec<u8>>, LockError> {
-        match fs::read(&self.path) {
-            Ok(contents) => Ok(Some(contents)),
-            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(error::io("read", &self.path, source)),
+        self.read_in(&self.place()?)
+    }
+
+    fn read_in(&self, place: &OwnedFd) -> Result<Option<Vec<u8>>, LockError> {
+        let reading = |source| error::io("read", &self.path, source);
+        let mut file = match open_file(place, &self.name, OFlags::RDONLY) {
+            Ok(file) => file,
+            Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => {
+                // A link cannot be opened at all.
+                self.check_name(place)?;
+                return Err(reading(source));
+            }
+        };
+        if !look_at(&file).map_err(reading)?.is_file() {
+            return Err(self.not_a_file());
         }
+        let mut contents = Vec::new();
+        file.read_to_end(&mut contents).map_err(reading)?;
+        Ok(Some(contents))
     }
 
     /// The largest fence that was seen, or `None` if nobody wrote yet.
@@ -188,9 +213,9 @@ impl FencedFile {
     /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if something else stands in its place; what the file
     /// system reports otherwise.
     pub fn fence(&self) -> Result<Option<Fence>, LockError> {
-        match open_file(&self.side(), false) {
+        match open_file(&self.place()?, &self.side_name(), OFlags::RDONLY) {
             // A write that is under way at this very moment may look like damage, once.
-            Ok(file) if !file.metadata().is_ok_and(|found| found.is_file()) => {
+            Ok(file) if !look_at(&file).is_ok_and(|found| found.is_file()) => {
                 Err(not_ours(&self.side()))
             }
             Ok(file) => {
@@ -212,8 +237,9 @@ impl FencedFile {
 
     /// Locks, compares, and records. Afterwards no smaller fence gets in, whatever happens to us.
     fn enter(&self, fence: Fence) -> Result<Entered, LockError> {
-        self.check_name()?;
-        let side = self.lock()?;
+        let place = self.place()?;
+        self.check_name(&place)?;
+        let side = self.lock(&place)?;
         let recorded = self.recorded(&side)?;
         let (last, known) = recorded.map_or((None, None), |it| (Some(it.fence), it.id));
         if let Some(last) = last.filter(|last| fence < *last) {
@@ -228,50 +254,50 @@ impl FencedFile {
             None => fresh_id()?,
         };
         if last != Some(fence) || known.is_none() {
-            self.record(&side, Recorded { fence, id: Some(id) }, last.is_none())?;
+            self.record(&place, &side, Recorded { fence, id: Some(id) }, last.is_none())?;
         }
-        Ok(Entered { _side: side, id })
+        Ok(Entered { _side: side, place, id })
+    }
+
+    /// The directory, gone to anew: somebody may have put a link on the way since.
+    fn place(&self) -> Result<OwnedFd, LockError> {
+        Ok(arrive(&self.directory)?.opened)
     }
 
     /// A link would be replaced by a file, and what it leads to would stay as it was.
-    fn check_name(&self) -> Result<(), LockError> {
-        match fs::symlink_metadata(&self.path) {
+    fn check_name(&self, place: &OwnedFd) -> Result<(), LockError> {
+        match look_in(place, &self.name) {
             Ok(found) if found.is_file() => Ok(()),
-            Ok(_) => Err(LockError::invalid_config(format!(
-                "{} is not a regular file; name the file itself",
-                self.path.display()
-            ))),
+            Ok(_) => Err(self.not_a_file()),
             Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(source) => Err(error::io("open", &self.path, source)),
         }
     }
 
+    #[cold]
+    fn not_a_file(&self) -> LockError {
+        LockError::invalid_config(format!(
+            "{} is not a regular file; name the file itself",
+            self.path.display()
+        ))
+    }
+
     /// The file with the fence, locked, and still the one under that name.
-    fn lock(&self) -> Result<File, LockError> {
-        let path = self.side();
+    fn lock(&self, place: &OwnedFd) -> Result<File, LockError> {
+        let (path, name) = (self.side(), self.side_name());
         let opening = |source| error::io("open", &path, source);
         // Too far away to be told means for ever.
         let deadline = Instant::now().checked_add(self.patience);
         loop {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o660)
-                .custom_flags(flags(OFlags::NOFOLLOW | OFlags::NONBLOCK))
-                .open(&path)
-                .map_err(opening)?;
+            let file = open_file(place, &name, OFlags::RDWR | OFlags::CREATE).map_err(opening)?;
             match file.try_lock() {
                 Ok(()) => {
-                    let mine = file.metadata().map_err(opening)?;
+                    let mine = look_at(&file).map_err(opening)?;
                     if !mine.is_file() {
                         return Err(not_ours(&path));
                     }
-                    let named = fs::symlink_metadata(&path);
-                    if named
-                        .is_ok_and(|named| (named.dev(), named.ino()) == (mine.dev(), mine.ino()))
-                    {
+                    let named = look_in(place, &name);
+                    if named.is_ok_and(|named| named.identity == mine.identity) {
                         return Ok(file);
                     }
                 }
@@ -324,7 +350,13 @@ impl FencedFile {
     }
 
     /// Waits for the disk: contents must never be there under a fence that is not.
-    fn record(&self, side: &File, recorded: Recorded, first: bool) -> Result<(), LockError> {
+    fn record(
+        &self,
+        place: &OwnedFd,
+        side: &File,
+        recorded: Recorded,
+        first: bool,
+    ) -> Result<(), LockError> {
         let path = self.side();
         let mut page = [0; PAGE];
         let mut to = Writer::new(&mut page);
@@ -336,70 +368,67 @@ impl FencedFile {
             .map_err(|source| error::io("write", &path, source))?;
         failpoint::point("after the fence of a file was recorded");
         if first {
-            self.sync_directory().map_err(|source| error::io("sync", &self.directory, source))?;
+            let synced = open_here(place).and_then(|here| here.sync_all());
+            synced.map_err(|source| error::io("sync", &self.directory, source))?;
         }
         Ok(())
     }
 
     /// Puts the contents in place, in one step for whoever reads.
     fn put(&self, entered: &Entered, contents: &[u8]) -> Result<(), LockError> {
-        let new = self.unfinished(entered.id);
-        let creating = |source| error::io("create", &new, source);
+        let (place, new) = (&entered.place, self.unfinished(entered.id));
+        let creating = |source| error::io("create", &self.directory.join(&new), source);
         // What a crash left: nobody else knows this name. We hold the lock, so nobody is writing it.
-        match fs::remove_file(&new) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                return Err(creating(source));
-            }
-            _ => {}
+        let remove = || unlinkat(place, &*new, AtFlags::empty());
+        match remove() {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => {}
+            Err(source) => return Err(creating(source.into())),
         }
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .custom_flags(flags(OFlags::NOFOLLOW))
-            .open(&new)
-            .map_err(creating)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let all = Mode::from_raw_mode(0o666);
+        let mut file = openat(place, &*new, flags | OFlags::NOFOLLOW, all)
+            .map(File::from)
+            .map_err(|source| creating(source.into()))?;
         failpoint::point("before new contents are written");
         let written = self
-            .keep_mode(&file)
+            .keep_mode(place, &file)
             .and_then(|()| file.write_all(contents))
             .and_then(|()| file.sync_all());
         failpoint::point("before new contents are put in place");
-        let placed = written.and_then(|()| fs::rename(&new, &self.path));
+        let placed = written.and_then(|()| Ok(renameat(place, &*new, place, &self.name)?));
         if let Err(source) = placed {
             // Best effort: the next write removes it as well.
-            let _ = fs::remove_file(&new);
+            let _ = remove();
             return Err(error::io("replace", &self.path, source));
         }
         failpoint::point("after new contents were put in place");
-        self.sync_directory().map_err(|source| error::perhaps("sync", &self.directory, source))
+        let synced = open_here(place).and_then(|here| here.sync_all());
+        synced.map_err(|source| error::perhaps("sync", &self.directory, source))
     }
 
-    fn keep_mode(&self, file: &File) -> io::Result<()> {
-        match fs::symlink_metadata(&self.path) {
-            Ok(old) => {
-                let mode = old.permissions().mode() & 0o7777;
-                file.set_permissions(fs::Permissions::from_mode(mode))
-            }
+    fn keep_mode(&self, place: &OwnedFd, file: &File) -> io::Result<()> {
+        match look_in(place, &self.name) {
+            Ok(old) => Ok(fchmod(file, Mode::from_raw_mode(old.mode & 0o7777))?),
             Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(source) => Err(source),
         }
     }
 
-    fn sync_directory(&self) -> io::Result<()> {
-        File::open(&self.directory)?.sync_all()
+    fn side_name(&self) -> OsString {
+        let mut name = self.name.clone();
+        name.push(SIDE);
+        name
     }
 
+    /// The same as a path, for people.
     fn side(&self) -> PathBuf {
-        let mut name = self.path.clone().into_os_string();
-        name.push(SIDE);
-        name.into()
+        self.directory.join(self.side_name())
     }
 
     /// Where new contents are written: a name that no other file has, not even one whose fence was copied from here.
-    fn unfinished(&self, id: Id) -> PathBuf {
-        let name = self.path.file_name().unwrap_or_default();
-        let digest: [u8; 32] = Sha256::digest(name.as_encoded_bytes()).into();
-        self.directory.join(format!("{UNFINISHED}{}{}", hex(&id), hex(&digest[..8])))
+    fn unfinished(&self, id: Id) -> String {
+        let digest: [u8; 32] = Sha256::digest(self.name.as_encoded_bytes()).into();
+        format!("{UNFINISHED}{}{}", hex(&id), hex(&digest[..8]))
     }
 }
 
@@ -418,6 +447,8 @@ struct Recorded {
 struct Entered {
     /// Keeps the lock.
     _side: File,
+    /// The directory in which it is.
+    place: OwnedFd,
     id: Id,
 }
 
@@ -439,13 +470,18 @@ fn not_ours(side: &Path) -> LockError {
     ))
 }
 
-/// Opens a file that is there, never through a link.
-fn open_file(path: &Path, write: bool) -> io::Result<File> {
-    let flags = flags(OFlags::NOFOLLOW | OFlags::NONBLOCK);
-    OpenOptions::new().read(true).write(write).custom_flags(flags).open(path)
+/// Goes to a directory. It is opened to reach what is in it, and perhaps for no more.
+fn arrive(directory: &Path) -> Result<Arrived, LockError> {
+    walk_to_file(directory, rustix::process::geteuid().as_raw())
 }
 
-#[expect(clippy::cast_possible_wrap, reason = "flags are a set of bits")]
-fn flags(flags: OFlags) -> i32 {
-    flags.bits() as i32
+/// The same directory, opened to be read and synced.
+fn open_here(place: &OwnedFd) -> io::Result<File> {
+    Ok(openat(place, c".", AS_DIRECTORY, Mode::empty())?.into())
+}
+
+/// Opens a file, never through a link and without waiting.
+fn open_file(place: &OwnedFd, name: &OsStr, how: OFlags) -> io::Result<File> {
+    let flags = how | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(openat(place, name, flags, Mode::from_raw_mode(0o660))?.into())
 }

@@ -73,6 +73,8 @@ mod store;
 #[cfg(unix)]
 mod sweep;
 #[cfg(unix)]
+mod threads;
+#[cfg(unix)]
 mod trust;
 #[cfg(not(unix))]
 mod unsupported;

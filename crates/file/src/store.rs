@@ -20,6 +20,7 @@ use crate::names::{Name, name_of};
 use crate::record::{ProcessId, Record};
 use crate::rules::{Change, Scene};
 use crate::step::{Absent, Files, Try};
+use crate::threads;
 use crate::wake::{self, Board};
 
 /// How often the store is swept, whichever process does it.
@@ -75,11 +76,13 @@ impl FileStore {
     ///
     /// # Errors
     /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) for a directory that is not fit for locks: writable
-    /// for others, not one's own, on a network file system; otherwise what the file system answers.
+    /// for others, not one's own, on a network file system; [`Unavailable`](holdtight_core::ErrorKind::Unavailable) if no
+    /// thread can be started; otherwise what the file system answers.
     ///
     /// # Cancel safety
     /// Cancel-safe: opening goes on in the background and is then forgotten.
     pub async fn open(config: Config) -> Result<Self, LockError> {
+        threads::must_start()?;
         tokio::task::spawn_blocking(move || Self::open_blocking(config))
             .await
             .map_err(|source| LockError::internal("the store was not opened").with_source(source))?
@@ -219,6 +222,7 @@ impl FileStore {
                 Some(done) => Ok(done),
                 None => Err(self.frozen(&key)),
             };
+            threads::must_start()?;
             return tokio::task::spawn_blocking(work).await.map_err(|source| {
                 LockError::ambiguous("the thread that wrote to the disk was stopped")
                     .with_source(source)

@@ -25,6 +25,7 @@ use crate::names::{InLive, InNew, Name, name_of, part_of, record_in};
 use crate::record::{self, ProcessId};
 use crate::step::{Absent, Try, peek};
 use crate::store::{FileStore, SWEEP_EVERY, after};
+use crate::threads;
 
 /// What a sweep did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,7 +58,8 @@ impl FileStore {
             return;
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if self.sweeping.swap(true, Ordering::Acquire) {
+        // Somebody else will find a thread for it.
+        if threads::must_start().is_err() || self.sweeping.swap(true, Ordering::Acquire) {
             return;
         }
         self.files.made.store(0, Ordering::Relaxed);

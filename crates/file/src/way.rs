@@ -2,7 +2,8 @@
 //!
 //! Whoever can rename something on the way can put another directory in the place of the store, and then two hold one
 //! lock. So the path is walked by hand from `/` on, through descriptors. What was passed can be changed by nobody but
-//! root and this user, and so what lies behind it is what was judged.
+//! root and this user, and so what lies behind it is what was judged. On the way to a fenced file, which is at home in
+//! directories of all kinds, only links are judged.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -56,9 +57,27 @@ struct Ahead {
     by_link: bool,
 }
 
-/// Goes to `path`, which is absolute, as the user `me`. What is missing there is made for this user alone, if `make`
-/// says so.
+/// What is to be judged on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Judged {
+    /// Everything: nobody else may be able to put another directory in the place of one that leads to a store.
+    All,
+    /// Links alone: nobody else may have said where to go.
+    Links,
+}
+
+/// Goes to the directory of a store at `path`, which is absolute, as the user `me`. What is missing there is made for
+/// this user alone, if `make` says so.
 pub(crate) fn walk(path: &Path, me: u32, make: bool) -> Result<Arrived, LockError> {
+    go(path, me, make, Judged::All)
+}
+
+/// Goes to a directory in which others may have their part, and in which nothing is trusted: only links are judged.
+pub(crate) fn walk_to_file(path: &Path, me: u32) -> Result<Arrived, LockError> {
+    go(path, me, false, Judged::Links)
+}
+
+fn go(path: &Path, me: u32, make: bool, judged: Judged) -> Result<Arrived, LockError> {
     let opening = |at: &Path| {
         let at = at.to_path_buf();
         move |source: io::Error| error::io("open", &at, source)
@@ -75,10 +94,12 @@ pub(crate) fn walk(path: &Path, me: u32, make: bool) -> Result<Arrived, LockErro
             continue;
         }
         let Some(here) = entered.last() else { break };
-        let unfit = |at: &Path, doubt| error::unfit(path, &on_the_way(at), &doubt);
+        let unfit = |at: &Path, doubt| error::unfit(path, &on_the_way(at, judged), &doubt);
         let passage = Passage { me, highest, is_private: &groups::is_private };
-        let open_to_others = judge_passage(&here.found, &name, &passage)
-            .map_err(|doubt| unfit(&here.path, doubt))?;
+        let open_to_others = match judge_passage(&here.found, &name, &passage) {
+            Err(doubt) if judged == Judged::All => return Err(unfit(&here.path, doubt)),
+            open_to_others => open_to_others.unwrap_or(true),
+        };
         let at = here.path.join(&name);
         let next = match look_in(&here.opened, &name) {
             Ok(next) => next,
@@ -98,7 +119,7 @@ pub(crate) fn walk(path: &Path, me: u32, make: bool) -> Result<Arrived, LockErro
         };
         // The store's own directory is judged by stricter rules than what leads to it.
         let is_last = ahead.is_empty() && next.kind.is_dir();
-        if !is_last {
+        if !is_last && (judged == Judged::All || next.kind.is_symlink()) {
             judge_next(&next, open_to_others, &passage).map_err(|doubt| unfit(&at, doubt))?;
         }
         if next.kind.is_symlink() {
@@ -145,6 +166,7 @@ fn parts(path: &Path, by_link: bool) -> impl Iterator<Item = Ahead> {
     })
 }
 
-fn on_the_way(path: &Path) -> String {
-    format!("{}, on the way to the store,", path.display())
+fn on_the_way(path: &Path, judged: Judged) -> String {
+    let end = if judged == Judged::All { "store" } else { "file" };
+    format!("{}, on the way to the {end},", path.display())
 }

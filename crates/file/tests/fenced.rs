@@ -5,14 +5,14 @@
 mod support;
 
 use std::fs::{self, File, Permissions};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use holdtight_core::{DistributedLock, ErrorKind, Fence};
 use holdtight_file::{Config, FencedFile, FileStore};
-use support::{at_every_crash_point, block_on, role, run_until, say};
+use support::{at_every_crash_point, block_on, is_root, role, run_until, say};
 
 /// Long enough that a write which stops half-way would leave a part.
 fn text(fence: u64) -> Vec<u8> {
@@ -35,6 +35,57 @@ fn names(place: &Path) -> Vec<String> {
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
+}
+
+#[test]
+fn a_link_that_another_user_may_have_planted_is_not_followed() {
+    const MALLORY: u32 = 54_002;
+    if !is_root("only root can make another user's link") {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let (precious, open) = (place.path().join("precious"), place.path().join("open"));
+    fs::create_dir_all(precious.join("below")).unwrap();
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+    symlink(&precious, open.join("way")).unwrap();
+    // One's own link leads where one wants it to.
+    let file = FencedFile::new(open.join("way/below/report")).unwrap();
+    file.replace(Fence::new(1), "mine").unwrap();
+    lchown(open.join("way"), Some(MALLORY), Some(MALLORY)).unwrap();
+    for path in ["way/report", "way/below/report"] {
+        let refused = FencedFile::new(open.join(path)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidConfig, "{refused}");
+        assert!(refused.to_string().contains("symbolic link of user 54002"), "{refused}");
+        assert!(!refused.to_string().contains("store"), "{refused}");
+    }
+    // Nor one that was put there after the file had been named.
+    let early = open.join("early");
+    fs::create_dir(&early).unwrap();
+    let file = FencedFile::new(early.join("report")).unwrap();
+    file.replace(Fence::new(1), "mine").unwrap();
+    fs::rename(&early, open.join("away")).unwrap();
+    symlink(&precious, &early).unwrap();
+    lchown(&early, Some(MALLORY), Some(MALLORY)).unwrap();
+    for outcome in [
+        file.replace(Fence::new(2), "mine"),
+        file.read().map(drop),
+        file.fence().map(drop),
+        file.read_as(Fence::new(2)).map(drop),
+    ] {
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::InvalidConfig);
+    }
+    assert_eq!(names(&precious), ["below"]);
+    assert_eq!(fs::read(open.join("away/report")).unwrap(), b"mine");
+}
+
+#[test]
+fn a_link_in_the_place_of_the_file_is_not_read() {
+    let place = tempfile::tempdir().unwrap();
+    fs::write(place.path().join("secret"), "secret").unwrap();
+    symlink("secret", place.path().join("report")).unwrap();
+    let file = FencedFile::new(place.path().join("report")).unwrap();
+    assert_eq!(file.read().unwrap_err().kind(), ErrorKind::InvalidConfig);
 }
 
 #[test]

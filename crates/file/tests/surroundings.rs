@@ -230,6 +230,7 @@ fn worker() {
         "read-only disk" => read_only_disk(&place),
         "few files" => block_on(few_files(&place)),
         "member" => member(&place),
+        "no threads" => block_on(no_threads(&place)),
         "stranger" => {
             say(FileStore::open_blocking(Config::new(place)).unwrap_err().kind());
         }
@@ -358,4 +359,33 @@ fn member(place: &Path) {
     while hear().is_some() {
         say(if acquire(&store, &request("k")).unwrap().is_some() { "granted" } else { "busy" });
     }
+}
+
+/// No thread can be started in this process: each would have a stack that no machine has room for.
+async fn no_threads(place: &Path) {
+    assert!(std::thread::Builder::new().spawn(|| ()).is_err(), "threads can be started");
+    let refused = |what: &str, outcome: Result<(), LockError>| {
+        let kind = outcome.err().unwrap_or_else(|| panic!("{what} was done")).kind();
+        assert_eq!(kind, ErrorKind::Unavailable, "{what}");
+    };
+    refused("opening", FileStore::open(Config::new(place)).await.map(drop));
+    let open = |config| Arc::new(FileStore::open_blocking(config).unwrap());
+    let store = open(Config::new(place));
+    refused("listing", Arc::clone(&store).list(String::new(), 10).await.map(drop));
+    refused("probing", Arc::clone(&store).probe().await.map(drop));
+    // Steps need none; that nobody can sweep is no reason to fail.
+    assert!(matches!(store.acquire(request("k")).await.unwrap(), Attempt::Granted(_)));
+    let synced = open(Config::new(place).sync(true));
+    refused("a synced step", synced.acquire(request("synced")).await.map(drop));
+    refused("the engine", holdtight_core::background().map(drop));
+    say("done");
+}
+
+#[test]
+fn without_threads_calls_fail_and_nothing_panics() {
+    let place = tempfile::tempdir().unwrap();
+    // More than an address can say.
+    let stack = [("RUST_MIN_STACK", "140737488355328")];
+    let mut worker = support::Worker::start_under(&[], "no threads", place.path(), &stack);
+    worker.expect("done");
 }

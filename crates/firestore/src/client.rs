@@ -6,36 +6,32 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gcp_auth::TokenProvider;
 use holdtight_core::{LockError, spawn_lasting};
-use holdtight_kit::{Attempts, tls};
+use holdtight_kit::Attempts;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as HttpClient;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
 use crate::config::FirestoreConfig;
 use crate::error::{Fault, nonsense, refused};
+use crate::google::{self, Connector, Tokens};
 
 /// The longest answer: a page of a list, with room.
 const ANSWER_BYTES: usize = 4 << 20;
-
-const SCOPES: &[&str] = &["https://www.googleapis.com/auth/datastore"];
 
 /// Who we are to the server.
 enum Credentials {
     /// Emulators take anybody for the owner.
     Emulator,
-    Google(Arc<dyn TokenProvider>),
+    Google(Tokens),
 }
 
 /// The way to the server.
 pub(crate) struct Client {
-    http: HttpClient<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    http: HttpClient<Connector, Full<Bytes>>,
     credentials: Credentials,
     /// `https://…/v1/projects/…/documents`.
     base: String,
@@ -47,32 +43,20 @@ impl Client {
     /// With the user's own tokens, or those of the usual chain of Google's tools.
     pub(crate) async fn new(
         config: &FirestoreConfig,
-        tokens: Option<Arc<dyn TokenProvider>>,
+        tokens: Option<Tokens>,
     ) -> Result<Self, LockError> {
-        let roots = tls::roots("SSL_CERT_FILE", None)?;
-        let builder =
-            HttpsConnectorBuilder::new().with_tls_config(tls::client_config(roots, None)?);
-        let (builder, root, credentials) = if let Some(address) = &config.emulator {
-            (builder.https_or_http(), format!("http://{address}"), Credentials::Emulator)
+        let connector = google::connector(config.emulator.is_some())?;
+        let (root, credentials) = if let Some(address) = &config.emulator {
+            (format!("http://{address}"), Credentials::Emulator)
         } else {
-            let tokens = match tokens {
-                Some(tokens) => tokens,
-                None => gcp_auth::provider().await.map_err(|error| {
-                    LockError::auth_failed(
-                        "no Google credentials were found; set GOOGLE_APPLICATION_CREDENTIALS, or run \
-                         gcloud auth application-default login",
-                    )
-                    .with_source(error)
-                })?,
-            };
             let root = "https://firestore.googleapis.com".to_owned();
-            (builder.https_only(), root, Credentials::Google(tokens))
+            (root, Credentials::Google(google::tokens(tokens).await?))
         };
         let mut http = HttpClient::builder(TokioExecutor::new());
         // A request that failed is settled by whoever sent it, and never sent again behind our back.
         http.retry_canceled_requests(false).pool_idle_timeout(Duration::from_secs(30));
         Ok(Self {
-            http: http.build(builder.enable_http1().enable_http2().build()),
+            http: http.build(connector),
             credentials,
             base: format!("{root}/v1/{}", config.documents()),
             timeout: config.timeout,
@@ -169,13 +153,7 @@ impl Client {
     async fn bearer(&self) -> Result<String, LockError> {
         match &self.credentials {
             Credentials::Emulator => Ok("Bearer owner".to_owned()),
-            Credentials::Google(tokens) => match tokens.token(SCOPES).await {
-                Ok(token) => Ok(format!("Bearer {}", token.as_str())),
-                Err(error) => {
-                    Err(LockError::auth_failed("Google gives no token for the credentials")
-                        .with_source(error))
-                }
-            },
+            Credentials::Google(tokens) => google::bearer(tokens).await,
         }
     }
 }

@@ -10,6 +10,11 @@ mod client;
 mod config;
 mod document;
 mod error;
+#[cfg(feature = "tls")]
+mod google;
+#[cfg(not(feature = "tls"))]
+#[path = "no_google.rs"]
+mod google;
 mod list;
 mod memory;
 mod names;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt as _};
-use gcp_auth::TokenProvider;
 use holdtight_core::{
     AcquireRequest, Attempt, Backend, Capabilities, ExtendRequest, Extension, Fence, Guarantees,
     Holder, Key, LockError, Release, Reply, Secret, Transfer, TransferRequest,
@@ -75,16 +74,17 @@ impl FirestoreStore {
     ///
     /// # Cancel safety
     /// As [`FirestoreStore::connect`].
+    #[cfg(feature = "tls")]
     pub async fn with_tokens(
         config: FirestoreConfig,
-        tokens: Arc<dyn TokenProvider>,
+        tokens: Arc<dyn gcp_auth::TokenProvider>,
     ) -> Result<Self, LockError> {
         Self::start(config, Some(tokens)).await
     }
 
     async fn start(
         mut config: FirestoreConfig,
-        tokens: Option<Arc<dyn TokenProvider>>,
+        tokens: Option<crate::google::Tokens>,
     ) -> Result<Self, LockError> {
         if config.emulator.is_none()
             && let Some(address) =

@@ -23,9 +23,9 @@
 //! | `memory:` | always there | nothing | one process, tests; private to the value |
 //! | `memory:NAME` | always there | nothing | one process; shared by all who use the name while somebody has it |
 //! | `redis://…`, `rediss://…`, `redis+sentinel://…`, `redis+cluster://…` | `redis` | the client `redis`; with the feature `tls`, which is on by default, TLS as well | Redis and Valkey |
-//! | `postgres://…` | `postgres` | the client `tokio-postgres`, with TLS | PostgreSQL |
+//! | `postgres://…` | `postgres` | the client `tokio-postgres`; with `tls`, TLS as well | PostgreSQL |
 //! | `memcached://…` | `memcached` | nothing but tokio: the client is ours | memcached, advisory unless it never evicts |
-//! | `firestore://project/database` | `firestore` | HTTPS by `hyper`, Google credentials | Firestore |
+//! | `firestore://project/database` | `firestore` | HTTPS by `hyper`, Google credentials; without `tls` emulators only | Firestore |
 //! | `etcd://…` | `etcd` | gRPC by `tonic`; with `tls`, TLS as well | etcd |
 //!
 //! Two more features: `metrics`, see below, and `serde`, for fences, keys, tokens and what is known about a lock.

@@ -18,7 +18,6 @@ use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Client};
-use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::config::{Layout, PostgresConfig, shown_host};
 use crate::error::{Phase, from_driver, malformed};
@@ -36,7 +35,7 @@ const HEAD_START: Duration = Duration::from_millis(300);
 /// Opens connections to the one host that takes writes.
 pub(crate) struct Connector {
     pub(crate) config: PostgresConfig,
-    tls: MakeRustlsConnect,
+    tls: tls::Connect,
     hello: String,
     /// The host that was the primary last, to ask first.
     primary: Arc<AtomicUsize>,
@@ -148,7 +147,7 @@ impl Connector {
     ) -> Result<(Link, News), LockError> {
         let (client, mut connection) = self
             .single_host(place, host)
-            .connect(self.tls.clone())
+            .connect(tls::Connect::clone(&self.tls))
             .await
             .map_err(|error| from_driver(&error, Phase::Connect))?;
         let doubts = Arc::new(AtomicU64::new(0));

@@ -7,6 +7,8 @@ use std::error::Error as _;
 use holdtight_core::{ErrorKind, LockError};
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
+use crate::tls;
+
 /// What the failed request was, which decides what a lost answer means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -30,7 +32,7 @@ pub(crate) fn from_driver(error: &tokio_postgres::Error, phase: Phase) -> LockEr
     if let Some(told) = error.as_db_error() {
         return from_server(told, phase);
     }
-    if let Some(tls) = tls_cause(error) {
+    if let Some(tls) = tls::cause(error) {
         return LockError::invalid_config(format!(
             "the server's TLS is not acceptable ({tls}); check sslmode and sslrootcert in the URL"
         ));
@@ -109,23 +111,6 @@ fn meaning(code: &SqlState, phase: Phase, fatal: bool) -> (ErrorKind, &'static s
         }
         _ => (ErrorKind::Internal, ""),
     }
-}
-
-/// The complaint of the TLS library, if that is what it was.
-fn tls_cause(error: &tokio_postgres::Error) -> Option<String> {
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        if let Some(tls) = inner.downcast_ref::<rustls::Error>() {
-            return Some(tls.to_string());
-        }
-        if let Some(io) = inner.downcast_ref::<std::io::Error>()
-            && let Some(tls) = io.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>())
-        {
-            return Some(tls.to_string());
-        }
-        cause = inner.source();
-    }
-    None
 }
 
 /// A reply that does not have the shape it must have.

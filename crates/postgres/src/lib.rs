@@ -29,6 +29,10 @@ mod store;
 mod stragglers;
 mod sweep;
 mod syncguard;
+#[cfg(not(feature = "tls"))]
+#[path = "plain.rs"]
+mod tls;
+#[cfg(feature = "tls")]
 mod tls;
 
 pub use config::{Layout, PostgresConfig, TlsMode};

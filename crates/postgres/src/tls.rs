@@ -2,6 +2,7 @@
 //!
 //! The modes keep the meaning they have in `libpq`, so that a URL means the same here and in `psql`.
 
+use std::error::Error as _;
 use std::sync::Arc;
 
 use holdtight_core::LockError;
@@ -25,8 +26,11 @@ pub(crate) fn driver_mode(mode: TlsMode) -> SslMode {
     }
 }
 
-/// The TLS side of every connection of a store. Reads certificate files once.
-pub(crate) fn connector(config: &PostgresConfig) -> Result<MakeRustlsConnect, LockError> {
+/// The TLS side of every connection of a store.
+pub(crate) type Connect = MakeRustlsConnect;
+
+/// Makes it. Reads certificate files once.
+pub(crate) fn connector(config: &PostgresConfig) -> Result<Connect, LockError> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -64,6 +68,23 @@ pub(crate) fn connector(config: &PostgresConfig) -> Result<MakeRustlsConnect, Lo
             .map_err(|error| unusable("sslcert", &error))?,
     };
     Ok(MakeRustlsConnect::new(tls))
+}
+
+/// The complaint of the TLS library, if that is what it was.
+pub(crate) fn cause(error: &tokio_postgres::Error) -> Option<String> {
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        if let Some(tls) = inner.downcast_ref::<rustls::Error>() {
+            return Some(tls.to_string());
+        }
+        if let Some(io) = inner.downcast_ref::<std::io::Error>()
+            && let Some(tls) = io.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>())
+        {
+            return Some(tls.to_string());
+        }
+        cause = inner.source();
+    }
+    None
 }
 
 /// Checks less than everything, because the mode says so: no chain at all, or a chain for any host.

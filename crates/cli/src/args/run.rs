@@ -79,6 +79,16 @@ pub(crate) struct RunArgs {
     pub(crate) words: Vec<OsString>,
 }
 
+impl RunArgs {
+    /// The words of the command.
+    pub(crate) fn command(line: Option<OsString>, words: Vec<OsString>) -> Vec<OsString> {
+        match line {
+            Some(line) => vec!["/bin/sh".into(), "-c".into(), line],
+            None => words,
+        }
+    }
+}
+
 const USAGE: &str = "holdtight run [OPTIONS] <KEY> [--] <COMMAND>...
        holdtight run [OPTIONS] -k <KEY> [-k <KEY>]... [--] <COMMAND>...
        holdtight run [OPTIONS] <KEY> -c <LINE>";
@@ -126,8 +136,36 @@ pub(super) fn with_key_as_option(args: &[OsString], run: &RunArgs) -> Option<Vec
     Some(moved)
 }
 
+/// The same where that is plain to see: KEY is the word that follows `run`.
+pub(super) fn with_first_word_as_key(args: &[OsString]) -> Option<Vec<OsString>> {
+    let at = position(args)? + 1;
+    let key = args.get(at).filter(|key| !key.as_encoded_bytes().starts_with(b"-"))?;
+    let mut moved = args.to_vec();
+    moved[at] = OsString::from("--key=");
+    moved[at].push(key);
+    Some(moved)
+}
+
+/// Whether the first word of `args` that is no option is `run`.
+pub(crate) fn is_run(args: &[OsString]) -> bool {
+    position(args).is_some()
+}
+
+fn position(args: &[OsString]) -> Option<usize> {
+    let mut words = args.iter().map(|word| word.to_str()).enumerate().skip(1);
+    loop {
+        match words.next()? {
+            (_, Some("--store")) => _ = words.next(),
+            (_, Some(word)) if word.starts_with('-') => {}
+            (at, word) => return (word == Some("run")).then_some(at),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::super::{Cli, Command, parse};
     use super::*;
 
@@ -171,6 +209,47 @@ mod tests {
             ("run -k a -k b -n -c line", "a,b", "", true),
         ] {
             assert_eq!(parts(line), (keys.into(), words.into(), nonblock), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_run_is_known_by_its_first_word() {
+        let is_run = |line: &str| {
+            let words = std::iter::once("holdtight").chain(line.split(' '));
+            is_run(&words.map(OsString::from).collect::<Vec<_>>())
+        };
+        for line in ["run k true", "--store memory: run k", "--store=memory: --json run", "run"] {
+            assert!(is_run(line), "{line}");
+        }
+        for line in ["", "ls run", "--store run", "--store run ls", "status --json run", "help run"]
+        {
+            assert!(!is_run(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_read_briefly_is_what_is_read_with_all_commands() {
+        for line in [
+            "run k true",
+            "run k -- true",
+            "run k -n -- true -n",
+            "--store memory: run k -w 5 --json true --json",
+            "run --json k true",
+            "run k --store=memory: -- --store x",
+            "run a -k b -o --ttl 9s -- make -j4 -- all",
+            "run k -c line",
+            "run k grep -k x -- y",
+            "run k -- -x",
+            "run k -- --help",
+            "run k sh -h",
+        ] {
+            let args: Vec<_> =
+                std::iter::once("holdtight").chain(line.split(' ')).map(OsString::from).collect();
+            let all = Cli::try_parse_from(&args).unwrap();
+            let Command::Run(run) = &all.command else { panic!("{line}") };
+            let moved = with_key_as_option(&args, run).unwrap_or(args.clone());
+            let all = Cli::try_parse_from(moved).unwrap();
+            assert_eq!(format!("{:?}", parse(&args).unwrap()), format!("{all:?}"), "{line}");
         }
     }
 

@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser as _};
 
-use super::run::with_key_as_option;
-use super::{Cli, Command};
+use super::run::{with_first_word_as_key, with_key_as_option};
+use super::{Brief, BriefCommand, Cli, Command};
 use crate::exit::{self, Failure};
 use crate::output;
 
@@ -25,6 +25,9 @@ pub(crate) fn parse(args: &[OsString]) -> Result<Cli, Failure> {
 }
 
 fn read(args: &[OsString]) -> Result<Cli, Failure> {
+    if let Some(cli) = brief(args) {
+        return one_command(cli);
+    }
     let cli = Cli::try_parse_from(args).map_err(|error| explain(&error, args))?;
     if let Command::Run(run) = &cli.command
         && let Some(args) = with_key_as_option(args, run)
@@ -33,6 +36,14 @@ fn read(args: &[OsString]) -> Result<Cli, Failure> {
         return one_command(cli);
     }
     one_command(cli)
+}
+
+/// Reads the command line of a run whose key is its first word. Whatever is wrong with it is told by those who read all.
+fn brief(args: &[OsString]) -> Option<Cli> {
+    let Brief { store, json, command } =
+        Brief::try_parse_from(with_first_word_as_key(args)?).ok()?;
+    let BriefCommand::Run(run) = command;
+    Some(Cli { store, json, command: Command::Run(run) })
 }
 
 /// Refuses a run with a line for the shell and a command, or with a line and no key.

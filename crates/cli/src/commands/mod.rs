@@ -67,18 +67,18 @@ fn dispatch(cli: Cli, role: Role, args: &[OsString]) -> Result<u8, Failure> {
     }
     let settings = Settings::load(cli.store.as_deref(), &ThisProcess)?;
     // The keeper of a hold says it.
-    if role == Role::Wrapper && !matches!(cli.command, Command::Hold(_)) {
+    if role.is_wrapper() && !matches!(cli.command, Command::Hold(_)) {
         store::warn_if_exposed(&settings, cli.json);
         store::warn_of_emulator(&settings, cli.json);
         store::warn_of_old_place(&settings, cli.json);
     }
-    let context = Context { settings, json: cli.json, role, args: args.to_vec() };
-    perform(cli.command, &context).map_err(|failure| failure.at(&context.settings.store))
+    let context = Context { settings, json: cli.json, args: args.to_vec() };
+    perform(cli.command, &context, role).map_err(|failure| failure.at(&context.settings.store))
 }
 
-fn perform(command: Command, context: &Context) -> Result<u8, Failure> {
+fn perform(command: Command, context: &Context, role: Role) -> Result<u8, Failure> {
     match command {
-        Command::Run(args) => run::run(args, context),
+        Command::Run(args) => run::run(args, context, role),
         Command::Acquire(args) => block_on(acquire::run(args, context)),
         Command::Extend(args) => block_on(extend::run(args, context)),
         Command::Release(args) => block_on(release::run(args, context)),

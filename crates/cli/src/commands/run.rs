@@ -3,12 +3,12 @@
 use crate::args::RunArgs;
 use crate::context::Context;
 use crate::exit::Failure;
-use crate::run::{self, RunOptions};
+use crate::run::{self, Role, RunOptions};
 use crate::store;
 
-pub(crate) fn run(args: RunArgs, context: &Context) -> Result<u8, Failure> {
+pub(crate) fn run(args: RunArgs, context: &Context, role: Role) -> Result<u8, Failure> {
     let options = options(args, context)?;
-    run::execute(options, context.role, &context.args)
+    run::execute(options, role, &context.args)
 }
 
 fn options(args: RunArgs, context: &Context) -> Result<RunOptions, Failure> {
@@ -18,10 +18,8 @@ fn options(args: RunArgs, context: &Context) -> Result<RunOptions, Failure> {
     let wait = settings.wait(args.patience.wait);
     Ok(RunOptions {
         keys: args.keys,
-        command: match args.line {
-            Some(line) => vec!["/bin/sh".into(), "-c".into(), line],
-            None => args.words,
-        },
+        by_line: args.line.is_some(),
+        command: RunArgs::command(args.line, args.words),
         nonblock: args.patience.nonblock || wait.is_some_and(|wait| wait.is_zero()),
         wait,
         conflict_exit: args.conflict_exit,

@@ -7,6 +7,8 @@ use std::time::Duration;
 use holdtight::Moment;
 use holdtight_file::SharedLiveness;
 use nix::sys::signal::Signal;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 
 use super::line::{Ending, Heard, Line, ToGuardian, ToWrapper};
 
@@ -127,6 +129,19 @@ impl Caller {
         self.send(&ToWrapper::End(ending));
         self.line = None;
         self.let_go = true;
+    }
+}
+
+/// Waits for the first message of the wrapper, and leaves it where it is; `false` if there is no wrapper any more.
+///
+/// Whatever is wrong with the command line, or the settings, it has found then: we would only tell it again.
+pub(crate) fn was_greeted() -> bool {
+    loop {
+        match rustix::net::recv(std::io::stdin(), &mut [0], RecvFlags::PEEK) {
+            Ok((read, _)) => return read > 0,
+            Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
     }
 }
 

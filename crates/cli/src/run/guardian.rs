@@ -4,6 +4,7 @@
 //! It outlives a wrapper that is killed, and stops the work then; and it outlives one that has ended because the
 //! command's first process has, for as long as something is left of the command, or for `--keep-for`.
 
+use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
 
@@ -12,16 +13,17 @@ use nix::sys::signal::Signal;
 
 use super::alarm::Alarm;
 use super::caller::{Caller, Hello};
-use super::child::{Ended, Legacy, Running};
+use super::child::{Ended, Launcher, Legacy, Running};
 use super::hold::{self, Taken};
 use super::holders::Script;
+use super::launch::Words;
 use super::line::Ending;
 use super::plan::Plan;
 use super::signals::{Blocked, Signals};
 use super::store::Store;
 use super::supervise::{Cause, Outcome, Supervisor};
 use super::terminal::Terminal;
-use super::{RunOptions, cannot, environment, give_back, refused, tree};
+use super::{RunOptions, cannot, environment, give_back, refused};
 use crate::conflict::{self, quoted};
 use crate::exit::{self, Failure};
 use crate::output::{self, Span};
@@ -35,20 +37,25 @@ pub(crate) const ARGUMENT: &str = "__guardian";
 const WITHDRAWAL: Duration = Duration::from_secs(1);
 
 /// Does all of a run but to stand for it.
-pub(super) fn run(options: RunOptions, plan: Plan) -> Result<u8, Failure> {
-    // It was executed from a file called `exe`, which is what `ps` and `top` would show.
-    let _ = std::fs::write("/proc/self/comm", "holdtight");
-    threads::must_start(threads::FOR_A_LOCK - 1)?;
-    tree::adopt_orphans().map_err(|error| cannot("become a child subreaper", &error))?;
+pub(super) fn run(
+    options: RunOptions,
+    plan: Plan,
+    launcher: io::Result<Launcher>,
+    args: &[OsString],
+) -> Result<u8, Failure> {
+    super::take_our_name();
+    let launcher = launcher.map_err(|error| cannot("start another process", &error))?;
+    threads::must_start(threads::for_a_run(&options.store_url))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| cannot("start", &error))?;
     let ending = runtime.block_on(async {
         // Before anything is taken: later its name is gone.
         let script = super::open_script(&options)?;
-        let greeted = Caller::greet().await;
+        // Nobody is there to hear that nobody is there.
         let (mut caller, hello) =
-            greeted.ok_or_else(|| cannot("guard", &io::ErrorKind::NotConnected.into()))?;
-        let ending = Run { options, plan, script }.execute(&mut caller, hello).await?;
+            Caller::greet().await.ok_or_else(|| Failure::silent(exit::SOFTWARE))?;
+        let run = Run { options, plan, script, launcher: Some(launcher), args };
+        let ending = run.execute(&mut caller, hello).await?;
         Ok::<_, Failure>((caller, ending))
     });
     // A step that hangs in a dead store, or a dead disk, does not keep us.
@@ -66,15 +73,19 @@ pub(super) fn run(options: RunOptions, plan: Plan) -> Result<u8, Failure> {
 }
 
 /// One run.
-struct Run {
+struct Run<'a> {
     options: RunOptions,
     plan: Plan,
     /// What is at work under the locks without being the command.
     script: Option<Script>,
+    /// What will become the command.
+    launcher: Option<Launcher>,
+    /// The command line of the wrapper.
+    args: &'a [OsString],
 }
 
-impl Run {
-    async fn execute(&mut self, caller: &mut Caller, hello: Hello) -> Result<Ending, Failure> {
+impl Run<'_> {
+    async fn execute(mut self, caller: &mut Caller, hello: Hello) -> Result<Ending, Failure> {
         let blocked = Blocked::from_numbers(&hello.blocked);
         let mut signals =
             Signals::listen(&blocked).map_err(|error| cannot("listen to signals", &error))?;
@@ -204,9 +215,9 @@ impl Run {
         Ok(ending)
     }
 
-    /// Starts a process that waits to become the command, and shares with it and the wrapper what shows that we live.
+    /// Prepares the process that waits to become the command, and shares with it and the wrapper what shows that we live.
     fn start(
-        &self,
+        &mut self,
         store: &Store,
         handles: &[LockHandle],
         caller: &mut Caller,
@@ -218,13 +229,17 @@ impl Run {
         }
         let locks: Vec<_> = handles.iter().map(|handle| (handle.key(), handle.fence())).collect();
         let ends = self.plan.max_hold.and_then(|most| output::now().checked_add(most));
-        let RunOptions { command, store_url, pass_store, close, .. } = &self.options;
+        let RunOptions { command, store_url, pass_store, close, by_line, .. } = &self.options;
+        let launcher = match self.launcher.take().filter(Launcher::is_there) {
+            Some(launcher) => launcher,
+            None => Launcher::start(self.args)
+                .map_err(|error| cannot("start another process", &error))?,
+        };
         let liveness = if *close { None } else { store.liveness()? };
-        let legacy = Legacy { stdin: hello.stdin, blocked, liveness };
-        let child = Running::start(command, legacy, |process| {
-            environment::set(process, &locks, ends, store_url, *pass_store);
-        });
-        let child = child.map_err(|error| cannot("start another process", &error))?;
+        let environment = environment::of(&locks, ends, store_url, *pass_store);
+        let legacy = Legacy { stdin: hello.stdin, blocked, liveness, environment };
+        let words = if *by_line { Words::Line } else { Words::Last(command.len()) };
+        let child = Running::new(launcher, words, legacy);
         if let Some(group) = child.group() {
             caller.started(group.id());
         }

@@ -82,20 +82,13 @@ pub(super) struct Heard<T> {
 const MOST_DESCRIPTORS: usize = 4;
 
 impl Line {
-    /// One end for us, and one for a process that we start. Must be called inside a runtime.
-    pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
-        let (ours, theirs) = UnixStream::pair()?;
-        Ok((Self::of(ours)?, theirs.into()))
-    }
-
     /// The end that came as our standard input, whose place is taken by nothing.
     pub(super) fn inherited() -> io::Result<Self> {
-        let socket = io::stdin().as_fd().try_clone_to_owned()?;
-        rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
-        Self::of(socket.into())
+        Self::of(inherited()?)
     }
 
-    fn of(socket: UnixStream) -> io::Result<Self> {
+    /// One end of ours. Must be called inside a runtime.
+    pub(super) fn of(socket: UnixStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let socket = tokio::net::UnixStream::from_std(socket)?;
         Ok(Self { socket, received: Vec::new(), descriptors: Vec::new() })
@@ -107,16 +100,12 @@ impl Line {
         message: &impl Serialize,
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
-        let mut text = serde_json::to_vec(message)?;
-        text.push(b'\n');
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
-        let mut beside = SendAncillaryBuffer::new(&mut space);
-        if !descriptors.is_empty() {
-            beside.push(SendAncillaryMessage::ScmRights(descriptors));
-        }
-        let sent = sendmsg(&self.socket, &[IoSlice::new(&text)], &mut beside, SendFlags::NOSIGNAL)?;
-        // A stream takes small messages whole while it has room; a torn one would make nonsense of all later ones.
-        if sent == text.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+        send(&self.socket, message, descriptors)
+    }
+
+    /// Has the other end hear that nobody is here any more.
+    pub(super) fn hang_up(&self) {
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
     }
 
     /// What has come, when something has.
@@ -178,7 +167,34 @@ impl Line {
     }
 }
 
-fn read(
+/// The socket that came as our standard input, whose place is taken by nothing.
+pub(super) fn inherited() -> io::Result<UnixStream> {
+    let socket = io::stdin().as_fd().try_clone_to_owned()?;
+    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+    Ok(socket.into())
+}
+
+/// Sends a message, with descriptors beside it.
+pub(super) fn send(
+    socket: impl AsFd,
+    message: &impl Serialize,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let mut text = serde_json::to_vec(message)?;
+    text.push(b'\n');
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        beside.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let sent = sendmsg(socket, &[IoSlice::new(&text)], &mut beside, flags)?;
+    // A stream takes small messages whole while it has room; a torn one would make nonsense of all later ones.
+    if sent == text.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+/// Reads what is there: how many bytes, none at the end of the line.
+pub(super) fn read(
     socket: impl AsFd,
     received: &mut Vec<u8>,
     descriptors: &mut Vec<OwnedFd>,
@@ -205,10 +221,14 @@ fn read(
 mod tests {
     use super::*;
 
+    fn pair() -> (Line, Line) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (Line::of(ours).unwrap(), Line::of(theirs).unwrap())
+    }
+
     #[tokio::test]
     async fn messages_and_descriptors_arrive_in_order_and_the_end_is_heard() {
-        let (mut ours, theirs) = Line::pair().unwrap();
-        let theirs = Line::of(theirs.into()).unwrap();
+        let (mut ours, theirs) = pair();
         let (reader, writer) = io::pipe().unwrap();
         theirs.send(&ToWrapper::Liveness, &[writer.as_fd()]).unwrap();
         theirs.send(&ToWrapper::DeadBy(u64::MAX), &[]).unwrap();
@@ -229,7 +249,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_who_does_not_read_does_not_keep_the_sender() {
-        let (ours, _theirs) = Line::pair().unwrap();
+        let (ours, _theirs) = pair();
         let refused = (0..100_000).find_map(|_| ours.send(&ToWrapper::DeadBy(1), &[]).err());
         assert!(refused.is_some());
     }

@@ -4,9 +4,12 @@
 //! each stops the command if the other is killed. In the guardian: [`hold`] gets the keys, [`child`] starts the command,
 //! [`supervise`] watches it, [`give_back`] ends it.
 
+mod ahead;
 mod alarm;
+pub(crate) mod asker;
 mod caller;
 mod child;
+mod end;
 mod environment;
 mod give_back;
 mod guardian;
@@ -26,6 +29,8 @@ mod wrapper;
 use std::ffi::OsString;
 use std::io;
 
+pub(crate) use self::ahead::Role;
+pub(crate) use self::caller::was_greeted;
 pub(crate) use self::guardian::ARGUMENT as GUARDIAN;
 pub(crate) use self::launch::{ARGUMENT as LAUNCH, launch};
 pub(crate) use self::options::RunOptions;
@@ -37,22 +42,13 @@ pub(crate) const CANNOT_START: u8 = 126;
 /// There is no such command.
 const NOT_FOUND: u8 = 127;
 
-/// Which of our processes this is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// What the user started.
-    Wrapper,
-    /// What the wrapper of a run started.
-    Guardian,
-}
-
 /// Holds the keys while the command runs, as the process that `args` have started or as its guardian. Returns the exit
 /// code of all of it.
 pub(crate) fn execute(options: RunOptions, role: Role, args: &[OsString]) -> Result<u8, Failure> {
     let plan = Plan::new(&options).map_err(Failure::usage)?;
     match role {
-        Role::Wrapper => wrapper::run(&options, plan, args),
-        Role::Guardian => guardian::run(options, plan),
+        Role::Wrapper(ahead) => wrapper::run(&options, plan, ahead),
+        Role::Guardian(launcher) => guardian::run(options, plan, launcher, args),
     }
 }
 
@@ -79,6 +75,12 @@ pub(crate) fn own_binary() -> io::Result<std::path::PathBuf> {
             Err(io::Error::new(error.kind(), told))
         }
     }
+}
+
+/// Has `ps` and `top` show what we are: we were executed from a file called `exe`.
+fn take_our_name() {
+    #[cfg(target_os = "linux")]
+    let _ = rustix::thread::set_name(c"holdtight");
 }
 
 /// The exit code for a command that could not be run.

@@ -12,6 +12,8 @@ pub(crate) struct RunOptions {
     pub(crate) keys: Vec<String>,
     /// The command and its arguments; at least one word.
     pub(crate) command: Vec<OsString>,
+    /// The command is a line for the shell, and not the end of the command line.
+    pub(crate) by_line: bool,
     /// Give up at once if a key is busy.
     pub(crate) nonblock: bool,
     /// Wait at most so long; `None` is for ever.
@@ -57,6 +59,7 @@ impl RunOptions {
         Self {
             keys: keys.map(str::to_owned).to_vec(),
             command: vec!["true".into()],
+            by_line: false,
             nonblock: false,
             wait: None,
             conflict_exit: None,

@@ -4,11 +4,8 @@
 //! It touches no store. What it shares with the guardian is what shows others that the lock is held, and a child
 //! subreaper's place above it: the work of a guardian that is gone becomes the wrapper's.
 
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 use std::time::Duration;
 
 use holdtight::{BootClock, Clock, Moment};
@@ -16,13 +13,15 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rustix::process::WaitStatus;
 
+use super::ahead::Ahead;
 use super::alarm::Alarm;
+use super::asker::Asker;
 use super::holders::{self, Script};
 use super::line::{Ending, Heard, Line, ToGuardian, ToWrapper};
 use super::plan::Plan;
-use super::signals::{self, Blocked, Signals};
+use super::signals::{self, Signals};
 use super::tree::{self, Left, Obeyed};
-use super::{RunOptions, cannot, guardian, own_binary};
+use super::{RunOptions, cannot, end};
 use crate::conflict::quoted;
 use crate::disposition;
 use crate::exit::{self, Failure};
@@ -38,16 +37,23 @@ const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mil
 const LAST_WAIT: Duration = Duration::from_secs(5);
 
 /// Runs the command under a guardian, and returns the exit code of all of it.
-pub(super) fn run(options: &RunOptions, plan: Plan, args: &[OsString]) -> Result<u8, Failure> {
-    // Before the runtime: its threads must not take signals either.
-    let blocked = signals::block().map_err(|error| cannot("block signals", &error))?;
-    tree::adopt_orphans().map_err(|error| cannot("become a child subreaper", &error))?;
+pub(super) fn run(
+    options: &RunOptions,
+    plan: Plan,
+    ahead: Option<io::Result<Ahead>>,
+) -> Result<u8, Failure> {
+    let none = || Err(io::Error::other("this is no run"));
+    let ahead =
+        ahead.unwrap_or_else(none).map_err(|error| cannot("start another process", &error))?;
     let script = super::open_script(options)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| cannot("start", &error))?;
     let ending = runtime.block_on(async {
-        let wrapper = Wrapper::start(options, plan, args, &blocked);
+        let wrapper = Wrapper::start(options, plan, ahead);
         let mut wrapper = wrapper.map_err(|error| cannot("start another process", &error))?;
+        if script.is_some() {
+            wrapper.asker = Asker::at_our_input().map_err(|error| cannot("listen", &error))?;
+        }
         wrapper.script = script;
         Ok::<_, Failure>(wrapper.watch().await)
     })?;
@@ -86,33 +92,25 @@ struct Wrapper<'a> {
     first: Option<WaitStatus>,
     /// What else is at work under the lock; the command is then the one that reads its pipe.
     script: Option<Script>,
+    /// For whom the lock of a script is taken.
+    asker: Asker,
     /// When nobody may be at work any more.
     dead_by: Option<Moment>,
 }
 
 impl<'a> Wrapper<'a> {
-    fn start(
-        options: &'a RunOptions,
-        plan: Plan,
-        args: &[OsString],
-        blocked: &Blocked,
-    ) -> io::Result<Self> {
+    /// Lets the guardian begin. All that can go wrong on our side comes before that: if we are gone, it never does.
+    fn start(options: &'a RunOptions, plan: Plan, ahead: Ahead) -> io::Result<Self> {
+        let blocked = ahead.blocked();
         let signals = Signals::listen(blocked)?;
         let alarm = Alarm::new()?;
-        let (line, theirs) = Line::pair()?;
-        let group = nix::unistd::getpgrp().as_raw();
-        // On the line before anybody reads it: if we are killed right now, the guardian knows what to do.
-        let hello = ToGuardian::Hello { group, blocked: blocked.numbers() };
-        line.send(&hello, &[io::stdin().as_fd()])?;
-        let guardian = Command::new(own_binary()?)
-            .arg0("holdtight")
-            .args([guardian::ARGUMENT, &std::process::id().to_string()])
-            .args(args.iter().skip(1))
-            .stdin(theirs)
-            // Whoever kills a job kills its process group; the guardian must outlive that.
-            .process_group(0)
-            .spawn()?;
-        let guardian = Pid::from_raw(i32::try_from(guardian.id()).map_err(io::Error::other)?);
+        let hello = ToGuardian::Hello {
+            group: nix::unistd::getpgrp().as_raw(),
+            blocked: blocked.numbers(),
+        };
+        let (guardian, line) = ahead.take(Line::of)?;
+        // A guardian that is gone is found to be.
+        let _ = line.send(&hello, &[io::stdin().as_fd()]);
         Ok(Self {
             options,
             plan,
@@ -125,6 +123,7 @@ impl<'a> Wrapper<'a> {
             group: None,
             first: None,
             script: None,
+            asker: Asker::nobody(),
             dead_by: None,
         })
     }
@@ -152,6 +151,8 @@ impl<'a> Wrapper<'a> {
                     open = !heard.closed;
                     end = self.hear(heard);
                 }
+                // The guardian hears that nobody wants the lock any more, and does as if we were gone.
+                () = self.asker.gone() => self.line.hang_up(),
                 () = self.alarm.after(pause.clamp(Duration::from_millis(1), TICK)) => {}
             }
             self.reap();
@@ -227,14 +228,8 @@ impl<'a> Wrapper<'a> {
     fn dismiss(&mut self) {
         self.send(Signal::SIGKILL);
         // Not by the runtime's timer, which counts in milliseconds: whoever called us waits for this.
-        let mut pause = Duration::from_micros(20);
-        while self.ended.is_none() && pause < Duration::from_secs(1) {
-            self.reap();
-            if self.ended.is_none() {
-                std::thread::sleep(pause);
-                pause *= 2;
-            }
-        }
+        end::wait_for(self.guardian.as_raw(), Duration::from_secs(1));
+        self.reap();
     }
 
     /// The guardian is gone, and what it had started has become ours: stops it, and returns when nobody is left.

@@ -3,16 +3,18 @@
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
 use std::io::{self, BufRead as _, BufReader, IsTerminal as _, Read as _, Write as _};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use holdtight_kit::duration;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, Mode, mkfifoat};
 
 use super::code::{self, Hold, VARIABLE, holds};
@@ -24,6 +26,7 @@ use crate::conflict::quoted;
 use crate::context::Context;
 use crate::disposition;
 use crate::exit::{self, Failure};
+use crate::run::asker::TOLD;
 use crate::run::holders::{self, PIPE, PLACE, SHELL};
 use crate::run::{CANNOT_START, own_binary};
 use crate::{output, store, threads};
@@ -55,7 +58,7 @@ pub(crate) fn take(args: &HoldArgs, context: &Context) -> Result<u8, Failure> {
     }
     let place = make_place()?;
     let taken = Keeper::start(args, context, &place).and_then(Keeper::wait);
-    let (keeper, ready) = match taken {
+    let (mut keeper, ready) = match taken {
         Ok(taken) => taken,
         Err(failure) => {
             holders::remove(&place);
@@ -71,6 +74,7 @@ pub(crate) fn take(args: &HoldArgs, context: &Context) -> Result<u8, Failure> {
         keeper.stop();
         return Err(Failure::new(exit::LOST, format!("{failure}; the lock was given back")));
     }
+    keeper.has_told();
     Ok(exit::OK)
 }
 
@@ -178,7 +182,8 @@ impl Keeper {
         let keeper = Command::new(own_binary().map_err(cannot)?)
             .arg0("holdtight")
             .args(line)
-            .stdin(Stdio::null())
+            // By this it knows that we are gone, however that came.
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // Not ours: whoever reads that to its end must not wait for the end of the script.
             .stderr(Stdio::piped())
@@ -197,6 +202,11 @@ impl Keeper {
         };
         let mut ready = String::new();
         if let Some(stdout) = &mut self.0.stdout {
+            if !said_something(stdout) {
+                self.stop();
+                let why = "nobody reads what this prints any more; nothing was taken";
+                return Err(Failure::new(exit::LOST, why));
+            }
             let _ = BufReader::new(stdout).read_line(&mut ready);
         }
         if ready.ends_with('\n') {
@@ -242,9 +252,37 @@ impl Keeper {
         Ok(())
     }
 
+    /// The script knows how to keep the lock: from here on it is not for us that it is kept.
+    fn has_told(&mut self) {
+        if let Some(mut line) = self.0.stdin.take() {
+            // A keeper that is gone is noticed by the script.
+            let _ = line.write_all(&[TOLD]);
+        }
+    }
+
     fn stop(mut self) {
         send_term(self.0.id());
         let _ = self.0.wait();
+    }
+}
+
+/// Waits until the keeper says something, or has ended. Not, if there is nobody any more who would evaluate our answer:
+/// a script that was killed.
+fn said_something(keeper: &ChildStdout) -> bool {
+    let answer = io::stdout();
+    loop {
+        // Without a wish the kernel tells only of the end.
+        let mut watched = [
+            PollFd::new(keeper, PollFlags::IN),
+            PollFd::from_borrowed_fd(answer.as_fd(), PollFlags::empty()),
+        ];
+        match poll(&mut watched, None) {
+            Ok(_) if !watched[0].revents().is_empty() => return true,
+            Ok(_) if watched[1].revents().contains(PollFlags::ERR) => return false,
+            // What cannot be waited for is read, and then written, as if somebody were there.
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(_) | Err(_) => return true,
+        }
     }
 }
 

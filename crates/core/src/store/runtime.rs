@@ -49,17 +49,15 @@ pub fn background() -> Result<&'static Handle, LockError> {
 }
 
 fn start() -> Result<Runtime, LockError> {
-    Builder::new_multi_thread()
-        .worker_threads(1)
-        .thread_name("holdtight")
-        .enable_all()
-        .build()
-        .map_err(|error| {
-            LockError::unavailable(
-                "no thread could be started for locks; the system is out of them",
-            )
+    // The runtime panics if it gets no thread, so one is tried first. That it was started is enough:
+    // nobody waits for it.
+    let tried = std::thread::Builder::new().spawn(|| ()).map(drop);
+    let mut builder = Builder::new_multi_thread();
+    builder.worker_threads(1).thread_name("holdtight").enable_all();
+    tried.and_then(|()| builder.build()).map_err(|error| {
+        LockError::unavailable("no thread could be started for locks; the system is out of them")
             .with_source(error)
-        })
+    })
 }
 
 /// For those who write a store: runs `future` in a task that goes on whatever becomes of its caller. Connections are to be
