@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -157,7 +158,9 @@ impl Link {
         loop {
             let wire = self.wire().await?;
             let before = self.revision.load(Ordering::Acquire);
-            let status = match self.timely_on(&wire, send(Arc::clone(&wire))).await {
+            // Pinned here: a call is large, and would be copied on its way down.
+            let call = pin!(send(Arc::clone(&wire)));
+            let status = match self.timely_on(&wire, call).await {
                 Ok(answer) => return self.admit(answer.into_inner(), before, &wire),
                 Err(status) => status,
             };
@@ -189,7 +192,7 @@ impl Link {
         call: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, Status> {
         let late = || Status::new(Code::DeadlineExceeded, "");
-        tokio::time::timeout(self.config.timeout, call).await.unwrap_or_else(|_| Err(late()))
+        tokio::time::timeout(self.config.timeout, pin!(call)).await.unwrap_or_else(|_| Err(late()))
     }
 
     /// Whether this is the cluster that answered first.

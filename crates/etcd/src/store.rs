@@ -86,22 +86,23 @@ impl EtcdStore {
         let link = Arc::clone(&store.link);
         let mut comparing = std::pin::pin!(link.compare_clusters());
         let mut compared = false;
-        {
+        let prepared = {
             let mut preparing = std::pin::pin!(store.prepare());
             loop {
                 tokio::select! {
-                    prepared = &mut preparing => break prepared?,
+                    prepared = &mut preparing => break prepared,
                     answer = &mut comparing, if !compared => {
                         answer?;
                         compared = true;
                     }
                 }
             }
-        }
+        };
         if !compared {
-            // Members that do not answer must not keep anybody from the others.
+            // Members that do not answer must not keep anybody from the others. Two clusters may be why the rest failed.
             tokio::time::timeout(COMPARING, comparing).await.unwrap_or(Ok(()))?;
         }
+        prepared?;
         Ok(store)
     }
 

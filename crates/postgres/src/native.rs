@@ -2,7 +2,6 @@
 //!
 //! What the functions do stands in `sql/schema.sql`.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -282,9 +281,11 @@ impl Native {
 /// What the server knows of a secret: half its SHA-256. That is enough to compare, and what a server writes to its log of
 /// slow statements, or shows to whoever may read the table, opens no token.
 pub(crate) fn hashed(secret: &Secret) -> String {
+    let digit = |four: u8| char::from(if four < 10 { b'0' + four } else { b'a' + four - 10 });
     let mut text = String::with_capacity(32);
     for byte in &Sha256::digest(secret.expose().as_bytes())[..16] {
-        let _ = write!(text, "{byte:02x}");
+        text.push(digit(byte >> 4));
+        text.push(digit(byte & 15));
     }
     text
 }

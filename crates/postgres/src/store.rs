@@ -117,6 +117,14 @@ impl PostgresStore {
     }
 }
 
+impl PostgresStore {
+    /// Whether callers drive none of their steps: where a connection is one caller's alone until its answer is there, and
+    /// in the layout whose answers have many parts.
+    fn is_apart(&self) -> bool {
+        self.config.pooled || self.config.layout != Layout::Native
+    }
+}
+
 impl Backend for PostgresStore {
     fn capabilities(&self) -> Capabilities {
         let name = Capabilities::new("postgres");
@@ -132,7 +140,7 @@ impl Backend for PostgresStore {
     }
 
     fn acquire(self: Arc<Self>, request: AcquireRequest) -> Reply<Attempt> {
-        apart(async move {
+        brief(self.is_apart(), async move {
             match &self.steps {
                 Steps::Native(steps) => steps.acquire(request).await,
                 Steps::Syncguard(steps) => steps.acquire(request).await,
@@ -141,7 +149,7 @@ impl Backend for PostgresStore {
     }
 
     fn release(self: Arc<Self>, key: Key, secret: Secret) -> Reply<Release> {
-        apart(async move {
+        brief(self.is_apart(), async move {
             let name = self.sweeper.is_due().then(|| key.as_str().to_owned());
             let release = async {
                 match &self.steps {
@@ -169,7 +177,7 @@ impl Backend for PostgresStore {
     }
 
     fn lookup(self: Arc<Self>, key: Key) -> Reply<Option<Holder>> {
-        apart(async move {
+        brief(self.is_apart(), async move {
             match &self.steps {
                 Steps::Native(steps) => steps.lookup(key).await,
                 Steps::Syncguard(steps) => steps.lookup(key).await,
@@ -195,7 +203,7 @@ impl Backend for PostgresStore {
     }
 
     fn transfer(self: Arc<Self>, request: TransferRequest) -> Reply<Transfer> {
-        apart(async move {
+        brief(self.is_apart(), async move {
             match &self.steps {
                 Steps::Native(steps) => steps.transfer(request).await,
                 Steps::Syncguard(steps) => steps.transfer(request).await,
@@ -213,7 +221,7 @@ impl Backend for PostgresStore {
     }
 
     fn force_release(self: Arc<Self>, key: Key, fence: Fence) -> Reply<Release> {
-        apart(async move {
+        brief(self.is_apart(), async move {
             match &self.steps {
                 Steps::Native(steps) => steps.force_release(key, fence).await,
                 Steps::Syncguard(steps) => steps.force_release(key, fence).await,
@@ -222,8 +230,18 @@ impl Backend for PostgresStore {
     }
 }
 
+/// A step whose answer is short, so that the client library takes in all of it, also for a caller that is not polled. It is
+/// driven by its caller, unless it has to be [apart](PostgresStore::is_apart): a task of its own is felt by every lock.
+fn brief<T, F>(is_apart: bool, step: F) -> Reply<T>
+where
+    F: Future<Output = Result<T, LockError>> + Send + 'static,
+    T: Send + 'static,
+{
+    if is_apart { apart(step) } else { Box::pin(step) }
+}
+
 /// Drives a step in a task of its own. The client library reads no further on a connection until whoever asked has taken
-/// the answer: a caller whose future is not polled would hold up everybody else there.
+/// the first pieces of the answer: a caller whose future is not polled would hold up everybody else there.
 ///
 /// A caller that goes away takes the step with it: its connection is left if it was silent, which a step that went on
 /// would keep to itself until its own time is over.

@@ -5,13 +5,15 @@ mod support;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use holdtight_core::{Attempt, ErrorKind, Release};
+use holdtight_core::{AcquireRequest, Attempt, Backend as _, ErrorKind, Release};
 use holdtight_postgres::migrate;
 use holdtight_testkit::{Flow, Proxy};
 use support::{
-    LONG, attempt, available, eventually, fresh, holder, key, open, refused, release, secret, take,
+    LONG, PATIENCE, attempt, available, eventually, fresh, holder, key, open, refused, release,
+    secret, take,
 };
 
 /// What a caller may do between losing sight of a request and its late arrival.
@@ -132,4 +134,34 @@ async fn one_locked_row_fails_its_own_caller_and_not_those_who_share_the_connect
     assert_eq!(server.sql(end).as_deref(), Ok("t"), "the row was locked all the time");
     let _ = locked.await.unwrap();
     take(&store, &busy, LONG).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn futures_that_nobody_polls_hold_up_no_connection() {
+    if !available() {
+        return;
+    }
+    for (schema, options) in [("forgotten", ""), ("forgotten_pooled", "&pooler=transaction")] {
+        let (_server, url) = fresh(schema).await;
+        let store = open(&format!("{url}&connections=1{options}")).await;
+        // All that they ask is sent, and answered, on the one connection there is.
+        let mut forgotten = Vec::new();
+        for n in 0..40 {
+            let wanted = AcquireRequest::new(key(&format!("k{n}")), secret(), LONG);
+            let mut call = Arc::clone(&store).acquire(wanted);
+            let pending =
+                std::future::poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending()));
+            assert!(pending.await);
+            forgotten.push(call);
+        }
+        let others = async {
+            for n in 0..40 {
+                let other = key(&format!("other{n}"));
+                let (owner, _) = take(&store, &other, LONG).await;
+                assert_eq!(release(&store, &other, &owner).await.unwrap(), Release::Released);
+            }
+        };
+        tokio::time::timeout(PATIENCE, others).await.expect("others are served");
+        drop(forgotten);
+    }
 }

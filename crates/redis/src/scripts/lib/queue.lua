@@ -14,7 +14,8 @@ local function enqueue(waiters, now, secret)
   redis.pcall('PEXPIRE', waiters, '30000')
 end
 
--- Who was woken and has the right of way: see `wake.lua`.
+-- Who was woken and has the right of way: see `wake.lua`. Not among KEYS, though it is of the same slot and prefix: it is
+-- nearly always absent, and while a slot moves, a request that names one key which is there and one which is not is refused.
 local function heir_of(waiters)
   local before, rest = string.match(waiters, '^([^\1]*\1)wait(.*)$')
   return before .. 'heir' .. rest
