@@ -45,7 +45,11 @@ pub(super) fn run(
 ) -> Result<u8, Failure> {
     super::take_our_name();
     let launcher = launcher.map_err(|error| cannot("start another process", &error))?;
-    threads::must_start(threads::for_a_run(&options.store_url))?;
+    if !options.store_url.starts_with("file:") {
+        threads::must_start(threads::FOR_A_SERVER)?;
+    }
+    // Before anything is taken: without it nothing could be kept.
+    holdtight::background()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| cannot("start", &error))?;
     let ending = runtime.block_on(async {
