@@ -55,9 +55,9 @@ pub(super) fn run(
     let ending = runtime.block_on(async {
         // Before anything is taken: later its name is gone.
         let script = super::open_script(&options)?;
+        let greeted = Caller::greet().await.map_err(|error| cannot("guard", &error))?;
         // Nobody is there to hear that nobody is there.
-        let (mut caller, hello) =
-            Caller::greet().await.ok_or_else(|| Failure::silent(exit::SOFTWARE))?;
+        let (mut caller, hello) = greeted.ok_or_else(|| Failure::silent(exit::SOFTWARE))?;
         let run = Run { options, plan, script, launcher: Some(launcher), args };
         let ending = run.execute(&mut caller, hello).await?;
         Ok::<_, Failure>((caller, ending))
