@@ -8,21 +8,12 @@ use crate::exit::{self, Failure};
 /// As many as a call that takes a lock needs at the same time: for signals, for files, for wake-ups, and for the engine.
 pub(crate) const FOR_A_LOCK: usize = 4;
 
-/// As many as a run needs, which opens files and hears signals without: one for the engine, and one to look up the name
-/// of a server.
-pub(crate) fn for_a_run(store_url: &str) -> usize {
-    let on_files = store_url.starts_with("file:");
-    let for_signals = usize::from(!cfg!(target_os = "linux"));
-    1 + usize::from(!on_files) + for_signals
-}
+/// As many as a run needs at the same time for a store that is a server: for the engine, and to look up its name; and one
+/// more, because one that has ended counts for a moment longer.
+pub(crate) const FOR_A_SERVER: usize = 3;
 
 /// Starts `number` threads at once, and lets them end.
 pub(crate) fn must_start(number: usize) -> Result<(), Failure> {
-    if number == 1 {
-        // That it was started is enough: nobody waits for it.
-        let thread = std::thread::Builder::new().stack_size(64 * 1024);
-        return thread.spawn(|| ()).map(drop).map_err(|error| cannot(&error));
-    }
     let all = Arc::new(Barrier::new(number + 1));
     let mut started = Vec::with_capacity(number);
     for _ in 0..number {

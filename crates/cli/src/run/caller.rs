@@ -1,6 +1,7 @@
 //! Whoever called, as the guardian sees it: the wrapper, which stands for the process that the user started.
 
 use std::fs::OpenOptions;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -31,19 +32,20 @@ pub(super) struct Hello {
 
 impl Caller {
     /// Greets the wrapper at the other end of our standard input. `None` if nobody is there.
-    pub(super) async fn greet() -> Option<(Self, Hello)> {
-        let mut line = Line::inherited().ok()?;
+    pub(super) async fn greet() -> io::Result<Option<(Self, Hello)>> {
+        let mut line = Line::inherited()?;
         loop {
             let Heard { messages, closed } = line.next().await;
             for message in messages {
                 if let ToGuardian::Hello { group, blocked } = message {
-                    let stdin = line.descriptors().into_iter().next()?;
+                    // It was sent, so there was no room for it here.
+                    let stdin = line.descriptors().into_iter().next().ok_or(Errno::MFILE)?;
                     let caller = Self { line: Some(line), let_go: false, told: None };
-                    return Some((caller, Hello { group, blocked, stdin }));
+                    return Ok(Some((caller, Hello { group, blocked, stdin })));
                 }
             }
             if closed {
-                return None;
+                return Ok(None);
             }
         }
     }
@@ -137,7 +139,7 @@ impl Caller {
 /// Whatever is wrong with the command line, or the settings, it has found then: we would only tell it again.
 pub(crate) fn was_greeted() -> bool {
     loop {
-        match rustix::net::recv(std::io::stdin(), &mut [0], RecvFlags::PEEK) {
+        match rustix::net::recv(io::stdin(), &mut [0], RecvFlags::PEEK) {
             Ok((read, _)) => return read > 0,
             Err(Errno::INTR) => {}
             Err(_) => return false,

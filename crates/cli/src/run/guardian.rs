@@ -45,15 +45,19 @@ pub(super) fn run(
 ) -> Result<u8, Failure> {
     super::take_our_name();
     let launcher = launcher.map_err(|error| cannot("start another process", &error))?;
-    threads::must_start(threads::for_a_run(&options.store_url))?;
+    if !options.store_url.starts_with("file:") {
+        threads::must_start(threads::FOR_A_SERVER)?;
+    }
+    // Before anything is taken: without it nothing could be kept.
+    holdtight::background()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| cannot("start", &error))?;
     let ending = runtime.block_on(async {
         // Before anything is taken: later its name is gone.
         let script = super::open_script(&options)?;
+        let greeted = Caller::greet().await.map_err(|error| cannot("guard", &error))?;
         // Nobody is there to hear that nobody is there.
-        let (mut caller, hello) =
-            Caller::greet().await.ok_or_else(|| Failure::silent(exit::SOFTWARE))?;
+        let (mut caller, hello) = greeted.ok_or_else(|| Failure::silent(exit::SOFTWARE))?;
         let run = Run { options, plan, script, launcher: Some(launcher), args };
         let ending = run.execute(&mut caller, hello).await?;
         Ok::<_, Failure>((caller, ending))

@@ -49,9 +49,13 @@ pub fn background() -> Result<&'static Handle, LockError> {
 }
 
 fn start() -> Result<Runtime, LockError> {
-    // The runtime panics if it gets no thread, so one is tried first. That it was started is enough:
-    // nobody waits for it.
-    let tried = std::thread::Builder::new().spawn(|| ()).map(drop);
+    // The runtime panics if it gets no thread, so two are tried first: one that has ended counts for
+    // a moment longer.
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let first = std::thread::Builder::new().spawn(move || _ = ended.recv());
+    let second = std::thread::Builder::new().spawn(|| ());
+    drop(end);
+    let tried = first.and_then(|first| second.map(|second| _ = (first.join(), second.join())));
     let mut builder = Builder::new_multi_thread();
     builder.worker_threads(1).thread_name("holdtight").enable_all();
     tried.and_then(|()| builder.build()).map_err(|error| {
