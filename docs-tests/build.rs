@@ -1,5 +1,5 @@
-//! Turns README.md and every page of docs/ into a module whose documentation it is, so that rustdoc compiles
-//! their Rust examples. Generated, so that a new page cannot be forgotten.
+//! Turns README.md and every page of docs/ into a module whose documentation it is, so that rustdoc
+//! compiles their Rust examples. Generated, so that a new page cannot be forgotten.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -13,7 +13,8 @@ pub(crate) struct Crew {
 }
 
 impl Crew {
-    /// Starts `count` processes by `command`, and waits until each has locked once, so that all are connected.
+    /// Starts `count` processes by `command`, and waits until each has locked once, so that all are
+    /// connected.
     fn start(count: u64, command: impl Fn() -> Result<Command, Failure>) -> Result<Self, Failure> {
         let members = (0..count).map(|_| Driven::start(&mut command()?));
         let mut crew = Self { members: members.collect::<Result<_, _>>()? };
@@ -60,7 +61,8 @@ impl Crew {
         Ok(load::number(self.members.len() as u64 * each) / seconds.fold(f64::NAN, f64::max))
     }
 
-    /// Lets `waiters` in all, shared among the processes, hold `key` for a millisecond, `each` times.
+    /// Lets `waiters` in all, shared among the processes, hold `key` for a millisecond, `each`
+    /// times.
     pub(crate) fn contend(
         &mut self,
         key: &str,
@@ -109,8 +111,9 @@ pub(crate) struct HandOffs {
 }
 
 impl HandOffs {
-    /// Takes the times between holds of different tasks: one that takes the lock again while others wait has handed
-    /// nothing over. The last holds, when some waiters are done, are left out of the times.
+    /// Takes the times between holds of different tasks: one that takes the lock again while others
+    /// wait has handed nothing over. The last holds, when some waiters are done, are left out of
+    /// the times.
     fn of(mut holds: Vec<Hold>, waiters: u64) -> Result<Self, Failure> {
         holds.sort_unstable();
         let busy = holds.len().saturating_sub(usize::try_from(waiters)?).max(2);

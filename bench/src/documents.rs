@@ -1,6 +1,8 @@
-//! The tables and plots in README.md and docs/performance.md, made of `bench/results.json` and put between their markers.
+//! The tables and plots in README.md and docs/performance.md, made of `bench/results.json` and put
+//! between their markers.
 //!
-//! Ratios are what counts: absolute numbers stand in the long table only, for whoever compares two runs on one machine.
+//! Ratios are what counts: absolute numbers stand in the long table only, for whoever compares two
+//! runs on one machine.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -81,7 +83,8 @@ fn entries(results: &Value) -> &[Value] {
     results["results"].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// What a reader of README wants: what it is about, as the results call it (work and unit), and in plain words.
+/// What a reader of README wants: what it is about, as the results call it (work and unit), and in
+/// plain words.
 const HEADLINES: [(&str, &str, &str); 5] = [
     (
         "Redis, one task, distinct keys: time of a pair, p50",

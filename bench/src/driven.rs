@@ -1,7 +1,8 @@
-//! A process that works at our word: a request per line on its standard input, an answer per line on its output.
+//! A process that works at our word: a request per line on its standard input, an answer per line
+//! on its output.
 //!
-//! Peers in other languages and our own workers speak the same few requests, see [`crate::worker`]. A process ends
-//! when its input does, and is killed when it is dropped.
+//! Peers in other languages and our own workers speak the same few requests, see [`crate::worker`].
+//! A process ends when its input does, and is killed when it is dropped.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -28,8 +29,8 @@ pub(crate) struct Pairs {
     pub(crate) p50_micros: f64,
 }
 
-/// When a lock was got and when its holder began to give it back, in nanoseconds of the machine's monotonic clock; and
-/// which task that was.
+/// When a lock was got and when its holder began to give it back, in nanoseconds of the machine's
+/// monotonic clock; and which task that was.
 pub(crate) type Hold = (u64, u64, u64);
 
 impl Driven {

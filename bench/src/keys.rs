@@ -1,4 +1,5 @@
-//! Many distinct keys, each locked and released once: what is left in the store afterwards, before and after a sweep.
+//! Many distinct keys, each locked and released once: what is left in the store afterwards, before
+//! and after a sweep.
 //!
 //! Row P8 measures it at the size that a benchmark has time for; `cargo xtask soak` runs all of it.
 
@@ -30,7 +31,8 @@ pub(crate) struct Left {
     pub(crate) more: f64,
 }
 
-/// Bytes of this process's memory, with the memory store, which must know none of the keys at the end.
+/// Bytes of this process's memory, with the memory store, which must know none of the keys at the
+/// end.
 pub(crate) fn in_memory(keys: u64) -> Result<Left, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
@@ -164,7 +166,8 @@ async fn at_once(store: &Arc<dyn Backend>, name: &str, keys: u64) -> Result<(), 
     Ok(())
 }
 
-/// Takes and gives back `keys` keys; where `last` is given, all their fences must increase from there on.
+/// Takes and gives back `keys` keys; where `last` is given, all their fences must increase from
+/// there on.
 ///
 /// Every hundredth has a waiter that gives up, whose traces must be gone too.
 async fn one_after_the_other(

@@ -1,7 +1,8 @@
-//! Measuring holdtight: short comparisons with yardsticks and peers (`rows`), and long runs (`soaks`).
+//! Measuring holdtight: short comparisons with yardsticks and peers (`rows`), and long runs
+//! (`soaks`).
 //!
-//! Only ratios within one run are quoted: contenders take turns round by round, so that a busy machine slows
-//! them alike. Nothing here is a test; no test asserts a time.
+//! Only ratios within one run are quoted: contenders take turns round by round, so that a busy
+//! machine slows them alike. Nothing here is a test; no test asserts a time.
 
 mod args;
 mod crew;

@@ -1,4 +1,5 @@
-//! Work for many tasks at once: each takes and gives back keys of its own, and the clock runs until all are done.
+//! Work for many tasks at once: each takes and gives back keys of its own, and the clock runs until
+//! all are done.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,7 +15,8 @@ pub(crate) fn runtime() -> Result<Arc<Runtime>, Failure> {
     Ok(Arc::new(tokio::runtime::Builder::new_multi_thread().enable_all().build()?))
 }
 
-/// Pairs of acquire and release per second when each of `tasks` does `each` of them, one after the other.
+/// Pairs of acquire and release per second when each of `tasks` does `each` of them, one after the
+/// other.
 ///
 /// `pair` is given the task and the number of the pair, to make a key of.
 pub(crate) fn pairs_per_second<W>(
@@ -48,7 +50,8 @@ where
 
 /// The median time of one pair in microseconds when a single task does `count` of them.
 ///
-/// It is a task of the runtime and not the thread that blocks on it, because that is where a program's work is.
+/// It is a task of the runtime and not the thread that blocks on it, because that is where a
+/// program's work is.
 pub(crate) fn median_micros<W>(
     runtime: &Runtime,
     count: u64,

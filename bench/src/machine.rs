@@ -1,4 +1,5 @@
-//! What the machine tells: its clock that all processes share, the cost of this process, and what it is.
+//! What the machine tells: its clock that all processes share, the cost of this process, and what
+//! it is.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Measures the rows of the table of goals and prints them. A full run also writes `bench/results.json`, the plots, and
-//! the tables in our documents.
+//! Measures the rows of the table of goals and prints them. A full run also writes
+//! `bench/results.json`, the plots, and the tables in our documents.
 
 use std::process::ExitCode;
 
@@ -55,7 +55,8 @@ fn run() -> Result<(), Failure> {
                 measured.push(result);
             }
         }
-        // A smoke run proves that it works, not how fast it is. Written row by row: a later failure loses nothing.
+        // A smoke run proves that it works, not how fast it is. Written row by row: a later failure
+        // loses nothing.
         if !args.effort.quick {
             let merged = merge(&results()?, &describe(), row.id, &measured);
             std::fs::write(results_file(), format!("{merged:#}\n"))?;

@@ -1,7 +1,8 @@
-//! Contenders on the same work, taking turns: one warm-up each, then round by round, the order turning.
+//! Contenders on the same work, taking turns: one warm-up each, then round by round, the order
+//! turning.
 //!
-//! Ratios are taken within each round and the median over rounds, so that a slow minute hits both sides of one
-//! ratio and not one side of all.
+//! Ratios are taken within each round and the median over rounds, so that a slow minute hits both
+//! sides of one ratio and not one side of all.
 
 use std::fmt;
 
@@ -54,7 +55,8 @@ impl Row {
     }
 }
 
-/// Us and others on one piece of work, with one measure of it or several. The first contender is us.
+/// Us and others on one piece of work, with one measure of it or several. The first contender is
+/// us.
 #[derive(Debug)]
 pub struct Comparison {
     work: String,
@@ -192,7 +194,8 @@ impl Comparison {
         self
     }
 
-    /// Names somebody who cannot do this work, or not here; goals that look at nobody else are left out.
+    /// Names somebody who cannot do this work, or not here; goals that look at nobody else are left
+    /// out.
     pub fn without(mut self, name: &'static str, why: impl Into<String>) -> Self {
         self.absent.push(Absent { name, why: why.into() });
         self
@@ -367,7 +370,8 @@ mod tests {
 
     #[test]
     fn a_ratio_is_taken_within_each_round() {
-        // Both halve their speed every round: medians of each side mean little, the ratio is always three.
+        // Both halve their speed every round: medians of each side mean little, the ratio is always
+        // three.
         let slowing = |name, mut speed: f64| {
             Contender::new(name, Role::Limit, move |_| {
                 speed /= 2.0;

@@ -1,7 +1,8 @@
-//! The locks that a user could choose instead, each driven by a small program of ours under `bench/peers`.
+//! The locks that a user could choose instead, each driven by a small program of ours under
+//! `bench/peers`.
 //!
-//! `cargo xtask bench` installs them into a cache outside the repository and names it in `HOLDTIGHT_PEERS`. A peer
-//! that is not there is absent from the table, which says so.
+//! `cargo xtask bench` installs them into a cache outside the repository and names it in
+//! `HOLDTIGHT_PEERS`. A peer that is not there is absent from the table, which says so.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -98,8 +99,8 @@ pub(crate) fn join(
     })
 }
 
-/// The same for contenders that need more than one process, or report more than one number: `start` is called for
-/// each of them when the comparison is made, and what it gives for each round.
+/// The same for contenders that need more than one process, or report more than one number: `start`
+/// is called for each of them when the comparison is made, and what it gives for each round.
 pub(crate) fn join_several<R>(
     comparison: Comparison,
     names: &[&'static str],

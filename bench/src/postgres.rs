@@ -1,4 +1,5 @@
-//! What the rows about PostgreSQL share: a server with our schema, and connections without our library.
+//! What the rows about PostgreSQL share: a server with our schema, and connections without our
+//! library.
 
 use std::sync::Arc;
 

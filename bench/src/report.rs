@@ -34,8 +34,8 @@ pub fn table(id: &str, measured: &Measured) -> String {
     text
 }
 
-/// `before` with the results of row `id` replaced by `measured`, ordered by row. Other rows stay, so that rows
-/// may be measured on different days; the machine is the one that measured last.
+/// `before` with the results of row `id` replaced by `measured`, ordered by row. Other rows stay,
+/// so that rows may be measured on different days; the machine is the one that measured last.
 pub fn merge(before: &Value, machine: &Value, id: &str, measured: &[Measured]) -> Value {
     let old = before["results"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut all: Vec<Value> = old.iter().filter(|entry| entry["row"] != id).cloned().collect();

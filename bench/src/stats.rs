@@ -1,4 +1,5 @@
-//! Medians and quartiles of a handful of samples. Means are not used: one interrupted round would spoil them.
+//! Medians and quartiles of a handful of samples. Means are not used: one interrupted round would
+//! spoil them.
 
 /// A sample set in three numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,7 +44,8 @@ fn quantile(sorted: &[f64], quarter: usize) -> f64 {
     if rest == 0 { sorted[below] } else { sorted[below] * (1.0 - share) + sorted[above] * share }
 }
 
-/// The sample below which `percent` of all lie, without a place between neighbours; not a number if there are none.
+/// The sample below which `percent` of all lie, without a place between neighbours; not a number if
+/// there are none.
 pub(crate) fn percentile(samples: &[f64], percent: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);

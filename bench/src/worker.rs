@@ -1,12 +1,18 @@
-//! Ourselves as one process of many: `holdtight-bench worker URL` does what it is asked on its standard input.
+//! Ourselves as one process of many: `holdtight-bench worker URL` does what it is asked on its
+//! standard input.
 //!
-//! A request is a line of JSON, and so is its answer. Peers in other languages answer the first three:
-//! - `{"op":"pairs","tasks":T,"each":N}`: T tasks take and give back N keys of their own. `{"seconds":…,"p50_us":…}`.
-//! - `{"op":"contend","key":K,"tasks":T,"each":N,"hold_us":U}`: T tasks hold K for U µs, N times each.
-//!   `{"holds":[[granted,released,task],…]}`, times in nanoseconds of the machine's monotonic clock.
-//! - `{"op":"wait","key":K,"tasks":T}`: T tasks wait for K, and go on doing so after the answer. `{"waiting":T}`.
+//! A request is a line of JSON, and so is its answer. Peers in other languages answer the first
+//! three:
+//! - `{"op":"pairs","tasks":T,"each":N}`: T tasks take and give back N keys of their own.
+//!   `{"seconds":…,"p50_us":…}`.
+//! - `{"op":"contend","key":K,"tasks":T,"each":N,"hold_us":U}`: T tasks hold K for U µs, N times
+//!   each. `{"holds":[[granted,released,task],…]}`, times in nanoseconds of the machine's monotonic
+//!   clock.
+//! - `{"op":"wait","key":K,"tasks":T}`: T tasks wait for K, and go on doing so after the answer.
+//!   `{"waiting":T}`.
 //! - `{"op":"hold","tasks":T,"seconds":S}`: T locks are held and renewed for S seconds.
-//!   `{"lost":…,"cpu":…,"bytes":…}`: how many were lost, the share of a core, and resident bytes per lock.
+//!   `{"lost":…,"cpu":…,"bytes":…}`: how many were lost, the share of a core, and resident bytes
+//!   per lock.
 
 use std::fs::File;
 use std::io::{BufRead as _, Write as _};
@@ -24,7 +30,8 @@ use tokio::task::JoinSet;
 use crate::driven::Hold;
 use crate::{Failure, load, machine};
 
-/// What stands for a URL where only the smallest lock in a file is to be measured: `bare:DIRECTORY`.
+/// What stands for a URL where only the smallest lock in a file is to be measured:
+/// `bare:DIRECTORY`.
 pub(crate) const BARE: &str = "bare:";
 /// The same, each step on the disk before the next.
 pub(crate) const BARE_SYNC: &str = "bare+sync:";
@@ -91,8 +98,8 @@ fn pairs(
     tasks: u64,
     each: u64,
 ) -> Result<Value, Failure> {
-    // A few keys per task, so that what a store keeps of a key is both new and old. They are made before the clock
-    // starts: the smallest lock in a file has no name to make either.
+    // A few keys per task, so that what a store keeps of a key is both new and old. They are made
+    // before the clock starts: the smallest lock in a file has no name to make either.
     const KEYS: u64 = 10;
     let (lock, me) = (lock.clone(), std::process::id());
     let key = |n| format!("pairs:{me}:{}:{}", n / KEYS, n % KEYS);
@@ -106,7 +113,8 @@ fn pairs(
     Ok(json!({"seconds": seconds, "p50_us": seconds * 1e6 / load::number(each)}))
 }
 
-/// The least that any lock in a file needs: lock, write, unlock; once to take it, once to give it back.
+/// The least that any lock in a file needs: lock, write, unlock; once to take it, once to give it
+/// back.
 fn bare_file(place: &Path, sync: bool, request: &Value) -> Result<Value, Failure> {
     let each = request["each"].as_u64().ok_or("no each")?;
     let path = place.join(format!("bare-{}", std::process::id()));

@@ -1,7 +1,9 @@
-//! Links the unwinder of GCC into the command where that is at hand, instead of having it loaded at every start.
+//! Links the unwinder of GCC into the command where that is at hand, instead of having it loaded at
+//! every start.
 //!
-//! A run starts three copies of the command one after the other, and without loading this library each was ready a tenth
-//! of a millisecond earlier. Where it is not found, or another system is built for, all is as Rust does it.
+//! A run starts three copies of the command one after the other, and without loading this library
+//! each was ready a tenth of a millisecond earlier. Where it is not found, or another system is
+//! built for, all is as Rust does it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +17,8 @@ fn main() {
     if !is_here || !is_gnu || is_static || !has_archive("libgcc_eh.a") || !has_archive("libgcc.a") {
         return;
     }
-    // Rust asks for the library by its name, so what is found first under that name is what is linked.
+    // Rust asks for the library by its name, so what is found first under that name is what is
+    // linked.
     let place = PathBuf::from(variable("OUT_DIR"));
     let script = "INPUT(-l:libgcc_eh.a -l:libgcc.a)\n";
     if std::fs::write(place.join("libgcc_s.so"), script).is_ok() {

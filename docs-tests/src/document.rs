@@ -31,7 +31,8 @@ pub enum Language {
 /// The blocks of `text`.
 ///
 /// # Errors
-/// A block could escape its test: it has no language, one that we don't know, or is Rust marked `ignore`.
+/// A block could escape its test: it has no language, one that we don't know, or is Rust marked
+/// `ignore`.
 pub fn blocks(text: &str) -> Result<Vec<Block>, String> {
     let mut found = Vec::new();
     let mut open: Option<Block> = None;

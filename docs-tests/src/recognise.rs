@@ -1,5 +1,6 @@
-//! Commands of cargo in our documents. Run from within the tests they would build the workspace anew, or run the
-//! tests for ever, so each is checked instead: does what it names exist? `cargo run -- …` becomes the command.
+//! Commands of cargo in our documents. Run from within the tests they would build the workspace
+//! anew, or run the tests for ever, so each is checked instead: does what it names exist? `cargo
+//! run -- …` becomes the command.
 
 use xtask::{Workspace, is_chore};
 
@@ -12,7 +13,8 @@ pub enum Recognised {
     Instead(String),
 }
 
-/// `script` with each command of cargo replaced by what is done with it, and whether anything is left to run.
+/// `script` with each command of cargo replaced by what is done with it, and whether anything is
+/// left to run.
 ///
 /// # Errors
 /// A command of cargo names something that does not exist, or is of a kind that we can't check.
@@ -86,7 +88,8 @@ fn unknown_package<'a>(words: &[&'a str], workspace: &Workspace) -> Option<&'a s
     pairs.map(|pair| pair[1]).find(|name| workspace.package(name).is_none())
 }
 
-/// `cargo add NAME --features a,b`: a package of ours must have those features; others are not our concern.
+/// `cargo add NAME --features a,b`: a package of ours must have those features; others are not our
+/// concern.
 fn added(name: &str, words: &[&str], workspace: &Workspace) -> Result<Recognised, String> {
     let Some(package) = workspace.package(name) else {
         return if name.starts_with("holdtight") {

@@ -1,5 +1,5 @@
-//! A home of its own for one document: its blocks run there in order, see each other's files, and nothing of the
-//! user's. Every block is bounded in time.
+//! A home of its own for one document: its blocks run there in order, see each other's files, and
+//! nothing of the user's. Every block is bounded in time.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -76,7 +76,8 @@ impl Session {
                     _ => {}
                 }
             }
-            // A group, not a subshell, so that variables live on; `$?` is what the last command left.
+            // A group, not a subshell, so that variables live on; `$?` is what the last command
+            // left.
             let (out, code) = (out.display(), code.display());
             script.push(format!("(exit $__code); {{\n{}\n}} >'{out}' 2>&1", exchange.command));
             script.push(format!("__code=$?; echo $__code >'{code}'"));
@@ -127,7 +128,8 @@ impl Session {
                 return Ok(status);
             }
             if start.elapsed() > self.limit {
-                // The whole group, and before the shell is waited for: its number can't be anyone else's yet.
+                // The whole group, and before the shell is waited for: its number can't be anyone
+                // else's yet.
                 let group = format!("-{}", child.id());
                 let killed = Command::new("kill").args(["-KILL", "--", &group]).status();
                 let waited = child.wait();

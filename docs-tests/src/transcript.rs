@@ -1,6 +1,8 @@
-//! Transcripts: commands after `$ `, continued after `> `, each followed by what it prints on either stream.
+//! Transcripts: commands after `$ `, continued after `> `, each followed by what it prints on
+//! either stream.
 //!
-//! In what is expected, `...` stands for anything within a line, and alone on a line for any number of lines.
+//! In what is expected, `...` stands for anything within a line, and alone on a line for any number
+//! of lines.
 
 /// One command and its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +51,8 @@ pub fn exchanges(text: &str) -> Result<Vec<Exchange>, String> {
 pub fn matches(expected: &str, actual: &str) -> bool {
     let expected: Vec<&str> = expected.trim_end().lines().map(str::trim_end).collect();
     let actual: Vec<&str> = actual.trim_end().lines().map(str::trim_end).collect();
-    // reach[i]: the lines of `expected` so far can account for exactly the first i lines of `actual`.
+    // reach[i]: the lines of `expected` so far can account for exactly the first i lines of
+    // `actual`.
     let mut reach = vec![false; actual.len() + 1];
     reach[0] = true;
     for pattern in expected {
@@ -66,7 +69,8 @@ pub fn matches(expected: &str, actual: &str) -> bool {
     reach[actual.len()]
 }
 
-/// The fixed parts of `pattern` stand in `line` in order, the first at its start and the last at its end.
+/// The fixed parts of `pattern` stand in `line` in order, the first at its start and the last at
+/// its end.
 fn line_matches(pattern: &str, line: &str) -> bool {
     let Some((first, rest)) = pattern.split_once(ANY) else { return pattern == line };
     let Some(mut line) = line.strip_prefix(first) else { return false };

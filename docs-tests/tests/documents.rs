@@ -1,4 +1,5 @@
-//! Runs README.md and every page of docs/, one test each, and checks what CONTRIBUTING.md tells people to type.
+//! Runs README.md and every page of docs/, one test each, and checks what CONTRIBUTING.md tells
+//! people to type.
 
 #[cfg(unix)]
 use std::{
@@ -75,7 +76,8 @@ fn build_server(root: &Path) -> Result<(), Failed> {
     Err(format!(".ci/run does not run `{CI_COMMAND}`").into())
 }
 
-/// Every command of cargo in the page names what exists, and the command for the tests is among them.
+/// Every command of cargo in the page names what exists, and the command for the tests is among
+/// them.
 #[cfg(unix)]
 fn commands(page: &Path, workspace: &Workspace) -> Result<(), Failed> {
     let text = std::fs::read_to_string(page)?;
@@ -146,7 +148,8 @@ fn program(workspace: &Workspace) -> Result<Option<PathBuf>, Failed> {
     if workspace.package("holdtight-cli").is_none() {
         return Ok(None);
     }
-    // The whole workspace, so that features are those of the tests around and nothing is built twice.
+    // The whole workspace, so that features are those of the tests around and nothing is built
+    // twice.
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let build = ["build", "--quiet", "--workspace", "--bin", "holdtight"];
     let output = Command::new(cargo).args(build).current_dir(&workspace.root).output()?;

@@ -1,7 +1,8 @@
-//! `cargo xtask bench`: the measurements of the package `holdtight-bench`, built as users would build us.
+//! `cargo xtask bench`: the measurements of the package `holdtight-bench`, built as users would
+//! build us.
 //!
-//! `--quick` is a smoke run that nobody quotes: it is built as the tests are, which takes a fraction of the time.
-//! `--no-peers` leaves out what others wrote, and its installation.
+//! `--quick` is a smoke run that nobody quotes: it is built as the tests are, which takes a
+//! fraction of the time. `--no-peers` leaves out what others wrote, and its installation.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -24,8 +25,9 @@ pub(crate) fn run(args: &[String]) -> Outcome {
     run_shown(&mut bench)
 }
 
-/// Builds what measures and says where it is. The rows about the command run it, so it is built beside the bench; for
-/// the long runs too, because another choice of packages has other features and would build all dependencies again.
+/// Builds what measures and says where it is. The rows about the command run it, so it is built
+/// beside the bench; for the long runs too, because another choice of packages has other features
+/// and would build all dependencies again.
 pub(crate) fn build(workspace: &Workspace, quick: bool) -> Outcome<PathBuf> {
     let (profile, directory) = if quick { ("dev", "debug") } else { ("dist", "dist") };
     let packages = ["--package", "holdtight-bench", "--package", "holdtight-cli"];

@@ -1,6 +1,8 @@
-//! `cargo xtask ci`: every check a change must pass, quick ones first, stopping at the first that fails.
+//! `cargo xtask ci`: every check a change must pass, quick ones first, stopping at the first that
+//! fails.
 //!
-//! `.ci/run` is this and nothing more, so that a person can run what the build server runs, step by step.
+//! `.ci/run` is this and nothing more, so that a person can run what the build server runs, step by
+//! step.
 
 use std::process::Command;
 use std::time::Instant;
@@ -101,8 +103,9 @@ fn doc(_: &Workspace) -> Outcome {
     run_shown(cargo().args(all).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
-/// Packs what would be published, in the order of dependencies, and builds each from its package alone: a file that
-/// lies outside of its directory is missed here, not by the first user. Needs no network.
+/// Packs what would be published, in the order of dependencies, and builds each from its package
+/// alone: a file that lies outside of its directory is missed here, not by the first user. Needs no
+/// network.
 fn package(workspace: &Workspace) -> Outcome {
     let published = workspace.packages.iter().filter(|package| package.published);
     let chosen = published.flat_map(|package| ["--package", &package.name]);
@@ -110,7 +113,8 @@ fn package(workspace: &Workspace) -> Outcome {
     run_shown(cargo().args(pack).args(chosen))
 }
 
-/// Advisories are not asked for: their database lives on the network, and a build must not depend on that.
+/// Advisories are not asked for: their database lives on the network, and a build must not depend
+/// on that.
 fn deny(workspace: &Workspace) -> Outcome {
     let tools = workspace.tools();
     let row = REQUIREMENTS.iter().find(|row| row.programs == ["cargo-deny"]);
@@ -123,7 +127,8 @@ fn deny(workspace: &Workspace) -> Outcome {
     run_shown(cargo().args(checks).env("PATH", extended_path(&found)))
 }
 
-/// Its own directory, since `--cfg` builds everything anew; the flags of the caller are left out for the same reason.
+/// Its own directory, since `--cfg` builds everything anew; the flags of the caller are left out
+/// for the same reason.
 fn schedules(workspace: &Workspace) -> Outcome {
     let tests = ["test", "--locked", "--package", "holdtight-core", "--lib", "shuttle_tests"];
     let target = workspace.target.join("shuttle");

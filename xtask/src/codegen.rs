@@ -1,7 +1,8 @@
-//! Turns crates/etcd/proto/etcd.proto into Rust, once, so that no build of ours needs a protocol compiler.
+//! Turns crates/etcd/proto/etcd.proto into Rust, once, so that no build of ours needs a protocol
+//! compiler.
 //!
-//! The generator and what it depends on are behind the feature `codegen`: without it, this calls cargo again with it.
-//! The result is committed.
+//! The generator and what it depends on are behind the feature `codegen`: without it, this calls
+//! cargo again with it. The result is committed.
 
 use crate::process::Outcome;
 #[cfg(feature = "codegen")]

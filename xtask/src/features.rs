@@ -1,5 +1,5 @@
-//! Every published package on its own and every feature of it alone: what compiles only because a neighbour turned a
-//! feature on is found here, not by the user who depends on one crate.
+//! Every published package on its own and every feature of it alone: what compiles only because a
+//! neighbour turned a feature on is found here, not by the user who depends on one crate.
 
 use crate::process::{Outcome, cargo, output, run};
 use crate::workspace::{Package, Workspace};

@@ -1,9 +1,10 @@
 //! A check that modules import in one direction: no circle in any package.
 //!
-//! Computed from the sources: every path that begins with `crate`, `super` or `self`, in a `use`, in code or inside
-//! a macro, is followed through re-exports to the module that defines what it names. Modules are compared with their
-//! siblings, whatever lies below them counted as theirs; what a parent defines itself counts as a sibling of its
-//! children. Code for tests only is left out.
+//! Computed from the sources: every path that begins with `crate`, `super` or `self`, in a `use`,
+//! in code or inside a macro, is followed through re-exports to the module that defines what it
+//! names. Modules are compared with their siblings, whatever lies below them counted as theirs;
+//! what a parent defines itself counts as a sibling of its children. Code for tests only is left
+//! out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -22,8 +23,8 @@ type Module = Vec<String>;
 /// The name under which a parent's own items stand among its children.
 const OWN: &str = "(own items)";
 
-/// The circles that are still to be cut. A line that is no longer true fails the check as a new circle does, so
-/// that this list only ever gets shorter.
+/// The circles that are still to be cut. A line that is no longer true fails the check as a new
+/// circle does, so that this list only ever gets shorter.
 const KNOWN: &[&str] = &[
     "holdtight-postgres: in crate: connect, errands, lanes, listen, native, probe, schema, stragglers, syncguard",
     "holdtight-redis: in crate: steps, store, together",
@@ -118,7 +119,8 @@ impl Graph {
         files
     }
 
-    /// The module that defines what `path` names. Re-exports are followed; a circle of those ends the search.
+    /// The module that defines what `path` names. Re-exports are followed; a circle of those ends
+    /// the search.
     fn home(&self, path: &[String], depth: usize) -> Module {
         let mut module = Module::new();
         for (place, name) in path.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Installing what is missing: Debian packages as root or by sudo without a password, crates into `target/tools`.
+//! Installing what is missing: Debian packages as root or by sudo without a password, crates into
+//! `target/tools`.
 //!
 //! Where that is not possible it says the one command that a person can run.
 
@@ -25,7 +26,8 @@ pub(crate) fn install(missing: &[&Requirement], tools: &Path) -> Outcome {
             return Err(format!("cannot install here; {}", by_hand(missing, tools)));
         }
         let update = ["apt-get", "update", "--quiet"];
-        // An index that is partly out of reach may still know our packages: only the install decides.
+        // An index that is partly out of reach may still know our packages: only the install
+        // decides.
         if let Err(problem) = run(&mut elevated(privilege, &update)) {
             eprintln!("{problem}; going on with the package index as it is");
         }

@@ -1,7 +1,8 @@
 //! The chores of this workspace, one file each, behind `cargo xtask NAME`.
 //!
-//! A library, so that the tests of our documents can ask which chores exist and what they run. It leaves the
-//! measuring to the package `holdtight-bench` and the starting of servers to the tests themselves.
+//! A library, so that the tests of our documents can ask which chores exist and what they run. It
+//! leaves the measuring to the package `holdtight-bench` and the starting of servers to the tests
+//! themselves.
 
 mod bench;
 mod ci;

@@ -1,4 +1,5 @@
-//! A check that every local link in our Markdown leads to a file, and every `#place` in it to a heading.
+//! A check that every local link in our Markdown leads to a file, and every `#place` in it to a
+//! heading.
 //!
 //! Addresses on the network are left alone: a build must not depend on other people's servers.
 
@@ -70,7 +71,8 @@ impl Page {
     }
 }
 
-/// The name that forges and rustdoc's readers give a heading: lower case, no punctuation, hyphens for spaces.
+/// The name that forges and rustdoc's readers give a heading: lower case, no punctuation, hyphens
+/// for spaces.
 fn slug(heading: &str) -> String {
     let kept = heading.trim().chars().flat_map(char::to_lowercase);
     let kept = kept.filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));

@@ -1,4 +1,5 @@
-//! `cargo xtask NAME`: picks the chore and turns its outcome into an exit code. The chores are in the library.
+//! `cargo xtask NAME`: picks the chore and turns its outcome into an exit code. The chores are in
+//! the library.
 
 use std::process::ExitCode;
 

@@ -1,6 +1,8 @@
-//! Installing the locks of others that `cargo xtask bench` compares us with, in pinned versions, outside the repository.
+//! Installing the locks of others that `cargo xtask bench` compares us with, in pinned versions,
+//! outside the repository.
 //!
-//! What is installed is written down beside it, so a change of versions installs again and nothing else does.
+//! What is installed is written down beside it, so a change of versions installs again and nothing
+//! else does.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +26,8 @@ const LANGUAGES: &[Language] = &[
     Language { name: "python", wanted: &["requirements.txt"], install: python },
 ];
 
-/// Installs what is missing and says where everything is. Outside CI a language that cannot be installed is left out.
+/// Installs what is missing and says where everything is. Outside CI a language that cannot be
+/// installed is left out.
 pub(crate) fn install(workspace: &Workspace) -> Outcome<PathBuf> {
     let cache = cache(|name| std::env::var_os(name).map(PathBuf::from), &workspace.target);
     for language in LANGUAGES {

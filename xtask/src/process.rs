@@ -1,4 +1,5 @@
-//! Running other programs: shown before they start, named when they fail. Output goes straight to the terminal.
+//! Running other programs: shown before they start, named when they fail. Output goes straight to
+//! the terminal.
 
 use std::process::{Command, Stdio};
 
@@ -48,7 +49,8 @@ pub(crate) fn in_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true")
 }
 
-/// The command as a person would type it: environment set for it, program name without directory, arguments.
+/// The command as a person would type it: environment set for it, program name without directory,
+/// arguments.
 fn shown(command: &Command) -> String {
     let program = std::path::Path::new(command.get_program());
     let program = program.file_name().unwrap_or(command.get_program());

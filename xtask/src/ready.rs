@@ -1,4 +1,5 @@
-//! Seeing to it that every program of the requirements is here before tests or measurements start their servers.
+//! Seeing to it that every program of the requirements is here before tests or measurements start
+//! their servers.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

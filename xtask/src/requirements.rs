@@ -1,4 +1,5 @@
-//! What the tests need beside cargo, as a table. A store that needs a server adds one row here and nothing else.
+//! What the tests need beside cargo, as a table. A store that needs a server adds one row here and
+//! nothing else.
 //!
 //! Rows ask for programs, not packages: a Redis built by hand is as good as Debian's.
 

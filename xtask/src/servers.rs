@@ -1,4 +1,5 @@
-//! `cargo xtask servers`: what of the requirements is here, in which version, and how to get the rest.
+//! `cargo xtask servers`: what of the requirements is here, in which version, and how to get the
+//! rest.
 
 use crate::install::by_hand;
 use crate::locate::{find, version};

@@ -1,6 +1,8 @@
-//! `cargo xtask soak`: the long runs of the package `holdtight-bench`, built as users would build us.
+//! `cargo xtask soak`: the long runs of the package `holdtight-bench`, built as users would build
+//! us.
 //!
-//! At a fraction (`--scale`) it is a smoke run, and built as the tests are, which takes a fraction of the time too.
+//! At a fraction (`--scale`) it is a smoke run, and built as the tests are, which takes a fraction
+//! of the time too.
 
 use std::process::Command;
 

@@ -1,5 +1,6 @@
-//! `cargo xtask telemetry-cost`: what telemetry costs that nobody uses, in instructions of an acquire and release on the
-//! memory store. The same program is built twice, once without any telemetry, and counted by callgrind.
+//! `cargo xtask telemetry-cost`: what telemetry costs that nobody uses, in instructions of an
+//! acquire and release on the memory store. The same program is built twice, once without any
+//! telemetry, and counted by callgrind.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

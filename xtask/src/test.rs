@@ -1,5 +1,5 @@
-//! `cargo xtask test`: the test command of README. Sees to the servers, then runs every test and every
-//! documentation example. It starts no server itself: tests start their own and stop them.
+//! `cargo xtask test`: the test command of README. Sees to the servers, then runs every test and
+//! every documentation example. It starts no server itself: tests start their own and stop them.
 
 use crate::process::{Outcome, cargo, in_ci, run as run_shown};
 use crate::ready::ready;

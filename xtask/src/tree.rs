@@ -1,4 +1,5 @@
-//! The files of the source tree, without what is built or fetched. Works in a clone and in an unpacked archive.
+//! The files of the source tree, without what is built or fetched. Works in a clone and in an
+//! unpacked archive.
 
 use std::fs;
 use std::path::{Path, PathBuf};

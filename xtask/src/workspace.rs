@@ -1,4 +1,5 @@
-//! What cargo says about this workspace: where it is, which packages it has, which features they have.
+//! What cargo says about this workspace: where it is, which packages it has, which features they
+//! have.
 
 use std::path::{Path, PathBuf};
 

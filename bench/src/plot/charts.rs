@@ -32,8 +32,8 @@ pub(super) fn bars(title: &str, axis: &str, lines: &[Line]) -> String {
     picture.finish(title)
 }
 
-/// For each a line from its first to its third number, a dot at the second and a stroke at the fourth: p10, p50, p90
-/// and p99, on a logarithmic scale.
+/// For each a line from its first to its third number, a dot at the second and a stroke at the
+/// fourth: p10, p50, p90 and p99, on a logarithmic scale.
 pub(super) fn ranges(title: &str, axis: &str, lines: &[Line]) -> String {
     let all = lines.iter().flat_map(|line| line.numbers.iter().copied());
     let scale = Scale::over(all, NAMES, WIDTH - 40.0);

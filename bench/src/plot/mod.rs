@@ -67,7 +67,8 @@ fn lines(measures: &[&Value]) -> Vec<Line> {
     series.iter().enumerate().map(|(place, one)| line(place, one)).collect()
 }
 
-/// A panel for each row and measure of which there is a curve. Percentiles besides the median are left out.
+/// A panel for each row and measure of which there is a curve. Percentiles besides the median are
+/// left out.
 fn growth(all: &[Value]) -> Vec<Panel> {
     let mut panels: Vec<Panel> = Vec::new();
     for entry in all.iter().filter(|entry| entry["growth"].is_object()) {

@@ -1,5 +1,5 @@
-//! etcd: a lease, a transaction that makes an entry on it if there is none, one that removes it, and the lease's end,
-//! which our store does not wait for either.
+//! etcd: a lease, a transaction that makes an entry on it if there is none, one that removes it,
+//! and the lease's end, which our store does not wait for either.
 
 use tonic::transport::Channel;
 

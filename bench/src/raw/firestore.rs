@@ -1,5 +1,5 @@
-//! Firestore's REST interface, on an emulator: make the document if there is none, delete it if it is still the one that
-//! was made.
+//! Firestore's REST interface, on an emulator: make the document if there is none, delete it if it
+//! is still the one that was made.
 
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;

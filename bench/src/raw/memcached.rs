@@ -1,4 +1,5 @@
-//! Memcached: one connection, requests pipelined; look, add, delete by the CAS number that the add was answered with.
+//! Memcached: one connection, requests pipelined; look, add, delete by the CAS number that the add
+//! was answered with.
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;

@@ -1,6 +1,8 @@
-//! The requests of our stores without our library: each store's own client, and the same steps in the same order.
+//! The requests of our stores without our library: each store's own client, and the same steps in
+//! the same order.
 //!
-//! For Redis they are recorded, see [`crate::redis`]; here each step needs something of the answer before it.
+//! For Redis they are recorded, see [`crate::redis`]; here each step needs something of the answer
+//! before it.
 
 pub(crate) mod etcd;
 pub(crate) mod firestore;

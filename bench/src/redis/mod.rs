@@ -1,4 +1,5 @@
-//! What the rows about Redis share: a server, connections without our library, and what the server tells of itself.
+//! What the rows about Redis share: a server, connections without our library, and what the server
+//! tells of itself.
 
 mod monitor;
 mod replay;
@@ -71,7 +72,8 @@ impl Stage {
     }
 }
 
-/// The smallest lock there is: one command to take it, one to give it back, and no check whose it is.
+/// The smallest lock there is: one command to take it, one to give it back, and no check whose it
+/// is.
 pub(crate) async fn bare_pair(
     mut connection: MultiplexedConnection,
     key: String,

@@ -1,7 +1,7 @@
 //! Counts and reads the requests that clients send, as the server itself sees them.
 //!
-//! By `MONITOR`, because every counter that `INFO` has also counts the commands inside scripts. Watching costs the
-//! server time: rows that measure time do not watch while they do.
+//! By `MONITOR`, because every counter that `INFO` has also counts the commands inside scripts.
+//! Watching costs the server time: rows that measure time do not watch while they do.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -54,7 +54,8 @@ impl Monitor {
     }
 }
 
-/// The words of a line such as `+1339518083.107412 [0 127.0.0.1:60866] "SET" "a\x01b"`; `None` for a script's own.
+/// The words of a line such as `+1339518083.107412 [0 127.0.0.1:60866] "SET" "a\x01b"`; `None` for
+/// a script's own.
 fn request(line: &str) -> Option<Vec<Vec<u8>>> {
     let (origin, words) = line.split_once("] ")?;
     if origin.ends_with(" lua") {

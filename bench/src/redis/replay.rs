@@ -1,7 +1,8 @@
-//! The requests of our library, sent again without it: what a pair costs when only client, wire and server work.
+//! The requests of our library, sent again without it: what a pair costs when only client, wire and
+//! server work.
 //!
-//! They are read off the server while the library takes and gives back one key, so they are always the ones that it
-//! sends now. Replayed, they differ in the key alone.
+//! They are read off the server while the library takes and gives back one key, so they are always
+//! the ones that it sends now. Replayed, they differ in the key alone.
 
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ type Request = Vec<Vec<Vec<u8>>>;
 const KEY: &str = "the-recorded-key";
 
 impl Replay {
-    /// Records a pair of the library's, and makes sure that its replay takes the lock and gives it back.
+    /// Records a pair of the library's, and makes sure that its replay takes the lock and gives it
+    /// back.
     pub(crate) fn record(stage: &Stage) -> Result<Self, Failure> {
         let lock = stage.lock()?;
         let pair = |key: &str| stage.runtime().block_on(our_pair(lock.clone(), key.to_owned()));

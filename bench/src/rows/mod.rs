@@ -1,7 +1,7 @@
 //! The rows of the table of goals, one file each. A new row is a file here and a line in [`all`].
 //!
-//! A file has one function that builds its [`Comparison`](crate::Comparison)s: ourselves first, then each
-//! yardstick or peer on the same work, then the goals.
+//! A file has one function that builds its [`Comparison`](crate::Comparison)s: ourselves first,
+//! then each yardstick or peer on the same work, then the goals.
 
 mod p10_command;
 mod p11_file;

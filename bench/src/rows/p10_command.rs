@@ -1,7 +1,9 @@
-//! P10: `holdtight run KEY -- true` on the file store, beside `flock FILE true`. How long does a call take?
+//! P10: `holdtight run KEY -- true` on the file store, beside `flock FILE true`. How long does a
+//! call take?
 //!
-//! Measured from the start of the process to its end, one after the other. `true` alone is what any wrapper pays. Our
-//! command also keeps a record that others can read, a fence, and a guardian that ends what it started.
+//! Measured from the start of the process to its end, one after the other. `true` alone is what any
+//! wrapper pays. Our command also keeps a record that others can read, a fence, and a guardian that
+//! ends what it started.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,8 +1,8 @@
 //! P11: the file store with 1 and 4 processes, keys of their own. How many pairs per second?
 //!
-//! The limit is the least that any lock in a file needs, on the same disk: lock, write, unlock, once to take it and once
-//! to give it back, on a file that stays open. Beside it the same with every step on the disk before it is answered
-//! (`?sync=1`), which the disk decides.
+//! The limit is the least that any lock in a file needs, on the same disk: lock, write, unlock,
+//! once to take it and once to give it back, on a file that stays open. Beside it the same with
+//! every step on the disk before it is answered (`?sync=1`), which the disk decides.
 
 use std::sync::Arc;
 

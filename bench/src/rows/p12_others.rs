@@ -1,6 +1,8 @@
-//! P12: etcd, Memcached and Firestore, distinct keys. How many pairs per second, beside the same requests without us?
+//! P12: etcd, Memcached and Firestore, distinct keys. How many pairs per second, beside the same
+//! requests without us?
 //!
-//! Firestore is an emulator, so its numbers say nothing about Google's; the ratio says what our library adds.
+//! Firestore is an emulator, so its numbers say nothing about Google's; the ratio says what our
+//! library adds.
 
 use std::sync::Arc;
 
@@ -22,7 +24,8 @@ pub(super) const ROW: Row =
 
 fn prepare(_: Effort) -> Result<Vec<Comparison>, Failure> {
     let mut all = vec![on_etcd()?, on_memcached()?];
-    // The one server that no distribution has. `available` fails in CI, and says what to do elsewhere.
+    // The one server that no distribution has. `available` fails in CI, and says what to do
+    // elsewhere.
     if Program::HIDANE.available() {
         all.push(on_firestore()?);
     }

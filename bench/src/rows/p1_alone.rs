@@ -1,8 +1,9 @@
 //! P1: one task takes and gives back keys on Redis. How long does it wait for a pair?
 //!
-//! `raw` are the two requests that our library sends, sent without it; `bare` is `SET NX PX` and `DEL`. Peers run in
-//! their own language, one task each. None of them mints a fence; the difference between `raw` and `bare` is what ours
-//! costs, with the check on release whose lock it is.
+//! `raw` are the two requests that our library sends, sent without it; `bare` is `SET NX PX` and
+//! `DEL`. Peers run in their own language, one task each. None of them mints a fence; the
+//! difference between `raw` and `bare` is what ours costs, with the check on release whose lock it
+//! is.
 
 use super::US;
 use crate::load::{median_micros, our_pair};

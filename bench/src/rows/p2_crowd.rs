@@ -1,7 +1,8 @@
 //! P2: many tasks take and give back keys of their own on Redis. How many pairs per second?
 //!
-//! The goals are set for 256 tasks. The same is run with 1, 10, 100 and 1 000 to show how it grows. Yardsticks as
-//! for P1; all of them, and we, share one connection. Peers use what their client does by default.
+//! The goals are set for 256 tasks. The same is run with 1, 10, 100 and 1 000 to show how it grows.
+//! Yardsticks as for P1; all of them, and we, share one connection. Peers use what their client
+//! does by default.
 
 use super::US;
 use crate::load::{our_pair, pairs_per_second};

@@ -1,9 +1,11 @@
 //! P3: what a pair of P2 costs the server: requests, and time of its processor.
 //!
-//! Requests are counted by watching the server, which slows it, so both are measured apart. The ratio to `bare` is the
-//! price of a fence, of an owner that others can read, and of giving back only what is ours.
+//! Requests are counted by watching the server, which slows it, so both are measured apart. The
+//! ratio to `bare` is the price of a fence, of an owner that others can read, and of giving back
+//! only what is ours.
 //!
-//! A task alone sends two requests for a pair, no more and no fewer. Where many share a store they share requests too.
+//! A task alone sends two requests for a pair, no more and no fewer. Where many share a store they
+//! share requests too.
 
 use super::US;
 use crate::load::{number, our_pair, pairs_per_second};
@@ -12,7 +14,8 @@ use crate::redis::{Monitor, Replay, Stage, bare_pair};
 use crate::{Bound, Comparison, Contender, Effort, Failure, Goal, Role, Row};
 
 const TASKS: u64 = 256;
-/// Pairs per round, shared among the tasks: fewer where requests are counted, since that gives the same each time.
+/// Pairs per round, shared among the tasks: fewer where requests are counted, since that gives the
+/// same each time.
 const PAIRS: u64 = 12_800;
 const COUNTED: u64 = 2_560;
 

@@ -1,10 +1,12 @@
-//! P4: many processes want one key and hold it for a millisecond. How long is it idle between two of them?
+//! P4: many processes want one key and hold it for a millisecond. How long is it idle between two
+//! of them?
 //!
-//! Measured from the moment a holder begins to give it back to the moment the next one has it, across processes, by the
-//! clock they share. A task that takes the lock again at once, as pollers do, has not handed it over. The limit is two
-//! round trips: the release, and the wake-up with the attempt that follows it. Requests are counted in a run of their
-//! own. Peers are run with 8 processes of 8 tasks only, since 64 interpreters say more
-//! about the machine; with few waiters it shows that most of them poll, with many that some poller is always near.
+//! Measured from the moment a holder begins to give it back to the moment the next one has it,
+//! across processes, by the clock they share. A task that takes the lock again at once, as pollers
+//! do, has not handed it over. The limit is two round trips: the release, and the wake-up with the
+//! attempt that follows it. Requests are counted in a run of their own. Peers are run with 8
+//! processes of 8 tasks only, since 64 interpreters say more about the machine; with few waiters it
+//! shows that most of them poll, with many that some poller is always near.
 
 use std::sync::Arc;
 
@@ -159,7 +161,8 @@ fn round_trips(stage: &Stage) -> Contender {
             let mut connection = connection.clone();
             async move { Ok(redis::cmd("PING").exec_async(&mut connection).await?) }
         })?;
-        // Only the first number is a limit; the others are the same, and two requests are two requests.
+        // Only the first number is a limit; the others are the same, and two requests are two
+        // requests.
         let millis = 2.0 * micros / 1e3;
         Ok(vec![millis, millis, millis, millis, 2.0])
     })

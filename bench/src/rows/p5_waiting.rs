@@ -1,7 +1,7 @@
 //! P5: a thousand wait behind one holder. What does that cost the store while nothing happens?
 //!
-//! Ten processes of a hundred tasks each. Requests are counted once everybody has settled down to wait. Growth: the same
-//! with 1, 10 and 100 waiters.
+//! Ten processes of a hundred tasks each. Requests are counted once everybody has settled down to
+//! wait. Growth: the same with 1, 10 and 100 waiters.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,9 @@
 //! P6: many tasks of one process on one key. How fast does the lock pass from task to task?
 //!
-//! The yardstick is `tokio::sync::Mutex`, which is fair as our queue is, but mints no fence, keeps no lease and
-//! tells nobody of a loss. All tasks queue up before the first of them gets the lock, they do nothing while they
-//! hold it, and only a change of holder counts: a task that takes a free lock again is no hand-off.
+//! The yardstick is `tokio::sync::Mutex`, which is fair as our queue is, but mints no fence, keeps
+//! no lease and tells nobody of a loss. All tasks queue up before the first of them gets the lock,
+//! they do nothing while they hold it, and only a change of holder counts: a task that takes a free
+//! lock again is no hand-off.
 //!
 //! On Redis the limit is one round trip per hand-off: a `PING` at a time.
 
@@ -27,7 +28,8 @@ const HOLDS: u64 = 200_000;
 /// The same on Redis, where each takes a round trip.
 const HOLDS_ON_REDIS: u64 = 10_000;
 
-/// The goal is set for the last; the others show how the cost grows. Fewer than ten pass it on too seldom to count.
+/// The goal is set for the last; the others show how the cost grows. Fewer than ten pass it on too
+/// seldom to count.
 const TASKS: [u64; 3] = [10, 100, 1_000];
 
 /// The holder that lets the others queue up.

@@ -1,7 +1,8 @@
-//! P7: many locks held at once and renewed in the background, on Redis. Is one lost, and what does holding cost?
+//! P7: many locks held at once and renewed in the background, on Redis. Is one lost, and what does
+//! holding cost?
 //!
-//! In a process of its own. The goals are set for five minutes, which is `cargo xtask soak --only redis-held`; here it is
-//! as long as every lock is renewed twice, and says so.
+//! In a process of its own. The goals are set for five minutes, which is `cargo xtask soak --only
+//! redis-held`; here it is as long as every lock is renewed twice, and says so.
 
 use super::US;
 use crate::soaks::held::hold;

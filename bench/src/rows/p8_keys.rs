@@ -1,7 +1,9 @@
-//! P8: many distinct keys, each locked and released once, then one sweep. What is left in the store?
+//! P8: many distinct keys, each locked and released once, then one sweep. What is left in the
+//! store?
 //!
-//! The goals are set for a million keys, which is `cargo xtask soak`; here it is a twentieth, and says so. What would be
-//! left is left by every key, so it shows as well. Growth: a tenth of that, on Redis.
+//! The goals are set for a million keys, which is `cargo xtask soak`; here it is a twentieth, and
+//! says so. What would be left is left by every key, so it shows as well. Growth: a tenth of that,
+//! on Redis.
 
 use super::US;
 use crate::keys::{Left, in_files, in_postgres, in_redis};

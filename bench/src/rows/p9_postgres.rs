@@ -1,9 +1,11 @@
-//! P9: PostgreSQL, distinct keys, durable commits. How many locks are taken and given back per second?
+//! P9: PostgreSQL, distinct keys, durable commits. How many locks are taken and given back per
+//! second?
 //!
-//! The yardstick is the flow of the Node package syncguard, a transaction of several statements per step, written with
-//! the same driver. Both sides have four connections and 64 tasks, send every statement unprepared in the extended
-//! protocol, and commit durably. A transaction needs its connection for itself; ours are shared. The yardstick mints a
-//! counter as fence, and neither side waits for anybody. Round trips are counted on the wire, by a proxy.
+//! The yardstick is the flow of the Node package syncguard, a transaction of several statements per
+//! step, written with the same driver. Both sides have four connections and 64 tasks, send every
+//! statement unprepared in the extended protocol, and commit durably. A transaction needs its
+//! connection for itself; ours are shared. The yardstick mints a counter as fence, and neither side
+//! waits for anybody. Round trips are counted on the wire, by a proxy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

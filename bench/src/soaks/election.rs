@@ -1,4 +1,5 @@
-//! Leaders come and go, in bad weather and under kill -9: never two at once, and never none for ever.
+//! Leaders come and go, in bad weather and under kill -9: never two at once, and never none for
+//! ever.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -38,7 +39,8 @@ pub(super) fn in_bad_weather(scale: f64) -> Result<String, Failure> {
     })
 }
 
-/// Lets candidates of three processes lead until `until` rounds are done; how many terms ended by a loss.
+/// Lets candidates of three processes lead until `until` rounds are done; how many terms ended by a
+/// loss.
 async fn terms(seed: u64, done: &Rounds, until: u64) -> Result<u64, Failure> {
     let clock = TokioClock::new();
     let chaos = Chaos::around(Arc::new(MemoryStore::with_clock(clock.clone())));

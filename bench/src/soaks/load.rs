@@ -1,5 +1,5 @@
-//! Random load over every store, and a check of its history: without faults in one process, and in processes that are
-//! stopped and killed at whatever they are doing.
+//! Random load over every store, and a check of its history: without faults in one process, and in
+//! processes that are stopped and killed at whatever they are doing.
 //!
 //! What is played and what is checked is the testkit's, see [`holdtight_testkit::history`].
 
@@ -205,7 +205,8 @@ impl Killed {
     }
 }
 
-/// Plays in processes that are stopped for longer than a lease, and killed, until there are enough grants.
+/// Plays in processes that are stopped for longer than a lease, and killed, until there are enough
+/// grants.
 fn killed(name: &'static str, place: &Place, grants: u64) -> Result<Killed, Failure> {
     let (seed, notes) = (fastrand::u64(..), Directory::new());
     let mut random = fastrand::Rng::with_seed(seed);

@@ -1,7 +1,7 @@
 //! The long runs, one file each. A new one is a file here and a line in [`all`].
 //!
-//! A run finds out what only time or numbers bring: what stays behind, what grows, what is lost. It fails by an
-//! error, never by being slow.
+//! A run finds out what only time or numbers bring: what stays behind, what grows, what is lost. It
+//! fails by an error, never by being slow.
 
 mod distinct_keys;
 mod election;

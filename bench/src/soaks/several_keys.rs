@@ -1,5 +1,5 @@
-//! Several keys at once, in bad weather and under kill -9, in one step and one by one side by side: nobody ever has a key
-//! that somebody else has, and nobody waits for ever.
+//! Several keys at once, in bad weather and under kill -9, in one step and one by one side by side:
+//! nobody ever has a key that somebody else has, and nobody waits for ever.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -52,7 +52,8 @@ pub(super) fn in_bad_weather(scale: f64) -> Result<String, Failure> {
 
 type Ledger = BTreeMap<&'static str, Claims>;
 
-/// Lets five callers of three processes take sets until `until` rounds are done; how many sets lost a key.
+/// Lets five callers of three processes take sets until `until` rounds are done; how many sets lost
+/// a key.
 async fn batch(seed: u64, done: &Rounds, until: u64) -> Result<u64, Failure> {
     let clock = TokioClock::new();
     let chaos = Chaos::around(Arc::new(MemoryStore::with_clock(clock.clone())));
@@ -167,7 +168,8 @@ pub(super) fn under_kills(scale: f64) -> Result<String, Failure> {
     Ok(format!("{rounds} sets, {kills} processes killed, never a key twice"))
 }
 
-/// One process that takes set after set until it is killed. Every other one takes its keys one by one.
+/// One process that takes set after set until it is killed. Every other one takes its keys one by
+/// one.
 fn take_sets(place: &Path, number: u64) -> Result<String, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -1,5 +1,5 @@
-//! What runs under faults have in common: bad weather for a store, a clock outside of virtual time, processes that are
-//! killed, and the kernel as a witness of who works under a key.
+//! What runs under faults have in common: bad weather for a store, a clock outside of virtual time,
+//! processes that are killed, and the kernel as a witness of who works under a key.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -20,8 +20,8 @@ use crate::Failure;
 /// Without progress for so long, nothing moves any more: a deadlock, or a busy loop.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How many of a thousand calls go wrong under a seed: from a breeze, in which most locks are kept, to a storm, in which
-/// many are lost.
+/// How many of a thousand calls go wrong under a seed: from a breeze, in which most locks are kept,
+/// to a storm, in which many are lost.
 pub(super) fn badness(seed: u64) -> u32 {
     fastrand::Rng::with_seed(seed).u32(50..750)
 }
@@ -41,7 +41,8 @@ pub(super) const WEATHER: &[Fault] = &[
 /// The lease of locks in bad weather.
 pub(super) const TTL: Duration = Duration::from_secs(2);
 
-/// Runs `work` in virtual time. Virtual time stands still in a busy loop, so a clock outside watches the rounds.
+/// Runs `work` in virtual time. Virtual time stands still in a busy loop, so a clock outside
+/// watches the rounds.
 pub(super) fn in_virtual_time(
     work: impl AsyncFnOnce(&Rounds) -> Result<String, Failure> + Send + 'static,
 ) -> Result<String, Failure> {
@@ -118,7 +119,8 @@ impl Claims {
     }
 }
 
-/// Where a process notes that it works under a key. The kernel locks the note, and unlocks it when the process dies.
+/// Where a process notes that it works under a key. The kernel locks the note, and unlocks it when
+/// the process dies.
 pub(super) struct Witness {
     note: File,
 }
@@ -135,7 +137,8 @@ impl Witness {
             match note.try_lock() {
                 Ok(()) => break,
                 Err(TryLockError::Error(error)) => return Err(error.into()),
-                // A killed process runs no more code, but what it had locked is unlocked bit by bit while it goes.
+                // A killed process runs no more code, but what it had locked is unlocked bit by bit
+                // while it goes.
                 Err(TryLockError::WouldBlock) => match holder(&note)? {
                     Some(pid) if !is_ending(pid) && holder(&note)? == Some(pid) => {
                         let me = std::process::id();
@@ -167,7 +170,8 @@ impl Witness {
 fn holder(note: &File) -> Result<Option<u32>, Failure> {
     let inode = note.metadata()?.ino().to_string();
     for line in std::fs::read_to_string("/proc/locks")?.lines() {
-        // As in `1: FLOCK  ADVISORY  WRITE 4711 08:01:123456 0 EOF`; waiters have an arrow behind their number.
+        // As in `1: FLOCK ADVISORY WRITE 4711 08:01:123456 0 EOF`; waiters have an arrow behind
+        // their number.
         let words: Vec<&str> = line.split_whitespace().collect();
         if let [_, "FLOCK", _, _, pid, place, ..] = words[..]
             && place.rsplit(':').next() == Some(&inode)
@@ -193,7 +197,8 @@ fn is_ending(pid: u32) -> bool {
 /// Tells a process what it was started for: its number and its directory.
 pub(super) const ROLE: &str = "HOLDTIGHT_SOAK_WORKER";
 
-/// What this process was started for by a [`Crew`]: the directory to work in, and its number. `None` in the soak itself.
+/// What this process was started for by a [`Crew`]: the directory to work in, and its number.
+/// `None` in the soak itself.
 pub(super) fn role() -> Option<(PathBuf, u64)> {
     let role = std::env::var(ROLE).ok()?;
     let (number, place) = role.split_once(' ')?;

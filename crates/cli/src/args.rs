@@ -1,4 +1,5 @@
-//! The command line: what each command takes, and its help. What is asked for is checked where it is used.
+//! The command line: what each command takes, and its help. What is asked for is checked where it
+//! is used.
 
 mod run;
 mod usage;
@@ -30,7 +31,8 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// The same for a run alone. What is run often should not have to describe all other commands to itself first.
+/// The same for a run alone. What is run often should not have to describe all other commands to
+/// itself first.
 #[derive(Debug, Parser)]
 #[command(name = "holdtight", disable_help_flag = true, disable_help_subcommand = true)]
 struct Brief {

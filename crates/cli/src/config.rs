@@ -1,7 +1,8 @@
-//! Settings and where each comes from: flags over environment over the user's file over the system's file.
+//! Settings and where each comes from: flags over environment over the user's file over the
+//! system's file.
 //!
-//! Nothing is guessed: an unknown key, an empty variable or an unreadable file is an error, because the alternative
-//! is to lock silently in another store than the user meant.
+//! Nothing is guessed: an unknown key, an empty variable or an unreadable file is an error, because
+//! the alternative is to lock silently in another store than the user meant.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -23,8 +24,8 @@ const MOST_BYTES: u64 = 64 * 1024;
 /// The store of this user, whoever names it and if nobody does.
 const USER_STORE: &str = "file:";
 
-/// Where that is, below the home directory: the same for a shell, for cron and for a unit of one user, whose
-/// environments differ in everything but `HOME`.
+/// Where that is, below the home directory: the same for a shell, for cron and for a unit of one
+/// user, whose environments differ in everything but `HOME`.
 const USER_DIRECTORY: &str = ".local/state/holdtight";
 
 /// The names of all settings, as they stand in a file.
@@ -46,7 +47,8 @@ pub(crate) struct Setting<T> {
     pub(crate) origin: Origin,
 }
 
-/// All settings, as they count for this call. What nobody set is `None`, and the command's own default counts.
+/// All settings, as they count for this call. What nobody set is `None`, and the command's own
+/// default counts.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) store: Setting<StoreUrl>,
@@ -57,7 +59,8 @@ pub(crate) struct Settings {
     pub(crate) files: Vec<(PathBuf, bool)>,
 }
 
-/// What surrounds this process: read once, handed in, so that tests need not change their own environment.
+/// What surrounds this process: read once, handed in, so that tests need not change their own
+/// environment.
 pub(crate) trait Surroundings {
     /// A variable of the environment.
     fn variable(&self, name: &str) -> Option<OsString>;
@@ -205,7 +208,8 @@ fn with_directory(url: &str, around: &dyn Surroundings) -> Result<String, String
     Ok(query.map_or_else(|| encoded.clone(), |query| format!("{encoded}?{query}")))
 }
 
-/// The store of this user where `XDG_STATE_HOME` says, if there is one: earlier versions kept locks there.
+/// The store of this user where `XDG_STATE_HOME` says, if there is one: earlier versions kept locks
+/// there.
 pub(crate) fn store_elsewhere(around: &dyn Surroundings) -> Option<PathBuf> {
     let absolute =
         |name| around.variable(name).map(PathBuf::from).filter(|path| path.is_absolute());

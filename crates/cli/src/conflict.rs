@@ -1,4 +1,5 @@
-//! What is said when a lock is busy: who has it, since when, until when, and what can be done about it.
+//! What is said when a lock is busy: who has it, since when, until when, and what can be done about
+//! it.
 
 use std::fmt::Write as _;
 
@@ -10,7 +11,8 @@ use crate::output::{self, Span};
 
 /// Tells about a lock that stayed busy, on standard error: the whole block, or one line of JSON.
 ///
-/// `error` is the library's `Timeout`, which knows the key, the holder, and how long it was waited for.
+/// `error` is the library's `Timeout`, which knows the key, the holder, and how long it was waited
+/// for.
 pub(crate) fn report(error: &LockError, exit: u8, json: bool) {
     if json {
         output::complain_json(&Conflict::of(error, exit).json());

@@ -22,7 +22,8 @@ pub(crate) struct Facts {
     now: SystemTime,
 }
 
-/// The facts for programs. What is not known is null; a fence is a string, because numbers of JSON are not integers.
+/// The facts for programs. What is not known is null; a fence is a string, because numbers of JSON
+/// are not integers.
 #[derive(Debug, Serialize)]
 pub(crate) struct Record<'a> {
     key: &'a str,

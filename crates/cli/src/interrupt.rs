@@ -1,6 +1,6 @@
-//! What Ctrl-C does while a command waits: the wait is given up, nothing is left behind in the store, and then this
-//! process dies of the signal, so that a shell that runs us in a loop ends the loop too. A command that fails leaves
-//! nothing behind either.
+//! What Ctrl-C does while a command waits: the wait is given up, nothing is left behind in the
+//! store, and then this process dies of the signal, so that a shell that runs us in a loop ends the
+//! loop too. A command that fails leaves nothing behind either.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,13 +11,15 @@ use crate::config::Settings;
 use crate::exit::Failure;
 use crate::{store, threads};
 
-/// How long a store may take to hear that nobody waits any more; after that its leases end by themselves.
+/// How long a store may take to hear that nobody waits any more; after that its leases end by
+/// themselves.
 const WITHDRAWAL: Duration = Duration::from_secs(2);
 
-/// Connects to the store, within `patience` if it cannot be reached, and runs `work` on it, until it ends or a signal asks
-/// us to stop.
+/// Connects to the store, within `patience` if it cannot be reached, and runs `work` on it, until
+/// it ends or a signal asks us to stop.
 ///
-/// To be called before anything else, because threads that are started later inherit what is blocked here.
+/// To be called before anything else, because threads that are started later inherit what is
+/// blocked here.
 pub(crate) async fn or_stopped<T, W>(
     settings: &Settings,
     patience: Duration,
@@ -37,7 +39,8 @@ where
     match ended {
         Ok(done) => {
             if done.is_err() {
-                // What was wanted in the store is still being withdrawn: a waiter in line there would be served.
+                // What was wanted in the store is still being withdrawn: a waiter in line there
+                // would be served.
                 let _ = lock.shutdown_within(WITHDRAWAL).await;
             }
             done
@@ -72,7 +75,8 @@ mod platform {
 
     /// The signals that ask a process to end, blocked and waited for by a thread of their own.
     ///
-    /// Blocking instead of catching leaves their dispositions as they were: what `nohup` ignores stays ignored.
+    /// Blocking instead of catching leaves their dispositions as they were: what `nohup` ignores
+    /// stays ignored.
     pub(super) struct Signals {
         first: oneshot::Receiver<Signal>,
     }
@@ -105,7 +109,8 @@ mod platform {
     }
 
     impl Fatal {
-        /// Ends this process, as if the signal had never been blocked. Returns only where that is not possible.
+        /// Ends this process, as if the signal had never been blocked. Returns only where that is
+        /// not possible.
         pub(super) fn die(self) -> Failure {
             disposition::die_of(self.0);
             Failure::silent(exit::signalled(self.0 as i32))

@@ -1,4 +1,5 @@
-//! The command `holdtight`: reads the command line and the settings, and hands over to one file per command.
+//! The command `holdtight`: reads the command line and the settings, and hands over to one file per
+//! command.
 
 mod args;
 mod commands;
@@ -25,7 +26,8 @@ use std::process::ExitCode;
 
 use run::Role;
 
-/// A process that was started by another one of ours is told apart before anything else: it has to be quick.
+/// A process that was started by another one of ours is told apart before anything else: it has to
+/// be quick.
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
     let program = arguments.next();

@@ -1,4 +1,5 @@
-//! What is printed and how: text or JSON on standard output, complaints on standard error, times and spans.
+//! What is printed and how: text or JSON on standard output, complaints on standard error, times
+//! and spans.
 //!
 //! A reader that went away (`holdtight ls | head -1`) ends the command quietly.
 
@@ -51,7 +52,8 @@ pub(crate) fn print_line(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Says something that is no failure on standard error: a sentence, or one line of JSON with `kind` as its name.
+/// Says something that is no failure on standard error: a sentence, or one line of JSON with `kind`
+/// as its name.
 pub(crate) fn note(json: bool, kind: &str, message: impl fmt::Display) {
     if json {
         complain_json(&serde_json::json!({ kind: message.to_string() }));

@@ -1,6 +1,8 @@
-//! Who takes a lock, for those who find it held: as the library tells it, with the number of a user whose name is doubtful.
+//! Who takes a lock, for those who find it held: as the library tells it, with the number of a user
+//! whose name is doubtful.
 //!
-//! The name comes from `USER`, which everybody can set; in a store of many users the number is what can be relied on.
+//! The name comes from `USER`, which everybody can set; in a store of many users the number is what
+//! can be relied on.
 
 use std::io::Read as _;
 
@@ -20,7 +22,8 @@ pub(crate) fn current() -> Owner {
     owner
 }
 
-/// The list of local users; those of a directory service are not in it, and a lock should not wait for one.
+/// The list of local users; those of a directory service are not in it, and a lock should not wait
+/// for one.
 fn users() -> String {
     let mut users = Vec::new();
     if let Ok(file) = std::fs::File::open("/etc/passwd") {

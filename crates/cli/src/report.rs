@@ -1,4 +1,5 @@
-//! How a failure is told: in words or as JSON, a busy key with its holder, a dead store with its name.
+//! How a failure is told: in words or as JSON, a busy key with its holder, a dead store with its
+//! name.
 
 use holdtight::{ErrorKind, StoreUrl};
 

@@ -102,7 +102,8 @@ pub(crate) async fn connect(settings: &Settings) -> Result<DistributedLock, Fail
     Ok(builder(settings).connect().await?)
 }
 
-/// How long a call that may wait asks again for a store that cannot be reached: as long as the library does later on.
+/// How long a call that may wait asks again for a store that cannot be reached: as long as the
+/// library does later on.
 const OUTAGE: Duration = Duration::from_secs(5);
 
 /// How long a call that waits for `wait` at most, or for ever, may take to connect.
@@ -118,7 +119,8 @@ pub(crate) fn files(url: &StoreUrl) -> Result<Option<Arc<FileStore>>, LockError>
     Ok(Some(Arc::new(FileStore::open_blocking(Config::from_url(url.expose())?)?)))
 }
 
-/// Refuses a store that ends with this process, where a lock would end with it before anybody could use it.
+/// Refuses a store that ends with this process, where a lock would end with it before anybody could
+/// use it.
 pub(crate) fn must_outlive_us(settings: &Settings) -> Result<(), Failure> {
     if settings.store.value.scheme() == "memory" {
         return Err(Failure::usage(

@@ -1,15 +1,16 @@
-//! Whether the system lets us start threads. The libraries below panic where it does not, perhaps with a lock in hand, so
-//! it is asked before anything is taken.
+//! Whether the system lets us start threads. The libraries below panic where it does not, perhaps
+//! with a lock in hand, so it is asked before anything is taken.
 
 use std::sync::{Arc, Barrier};
 
 use crate::exit::{self, Failure};
 
-/// As many as a call that takes a lock needs at the same time: for signals, for files, for wake-ups, and for the engine.
+/// As many as a call that takes a lock needs at the same time: for signals, for files, for
+/// wake-ups, and for the engine.
 pub(crate) const FOR_A_LOCK: usize = 4;
 
-/// As many as a run needs at the same time for a store that is a server: for the engine, and to look up its name; and one
-/// more, because one that has ended counts for a moment longer.
+/// As many as a run needs at the same time for a store that is a server: for the engine, and to
+/// look up its name; and one more, because one that has ended counts for a moment longer.
 pub(crate) const FOR_A_SERVER: usize = 3;
 
 /// Starts `number` threads at once, and lets them end.

@@ -1,6 +1,8 @@
-//! What a waiting user sees: on a terminal one moving line with the holder, elsewhere one line after a while.
+//! What a waiting user sees: on a terminal one moving line with the holder, elsewhere one line
+//! after a while.
 //!
-//! The holder is looked up about once a second, only while somebody watches. Everything goes to standard error.
+//! The holder is looked up about once a second, only while somebody watches. Everything goes to
+//! standard error.
 
 use std::fmt::Write as _;
 use std::future::Future;
@@ -62,7 +64,8 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// The same display for the process group `group`, which is what a shell has in the foreground or not.
+    /// The same display for the process group `group`, which is what a shell has in the foreground
+    /// or not.
     pub(crate) fn for_group(mut self, group: i32) -> Self {
         self.group = Some(group);
         self
@@ -191,7 +194,8 @@ fn width() -> u16 {
     80
 }
 
-/// Who is waited for: `waiting for "deploy": held by pid 42 on web-1 (ann, ship.sh): release 7, for 2 min 5 s, …`.
+/// Who is waited for: `waiting for "deploy": held by pid 42 on web-1 (ann, ship.sh): release 7, for
+/// 2 min 5 s, …`.
 fn line(keys: &[String], holder: Option<&LockInfo>) -> String {
     let Some(info) = holder else {
         let keys: Vec<_> = keys.iter().map(|key| quoted(key)).collect();

@@ -93,7 +93,8 @@ fn struck(tool: Tool, claim: &str, signal: Signal) -> String {
     let (mut run, worker) = tool.start(&bench, &[]);
     run.signal(signal);
     eventually("the end of the tool", || run.has_ended());
-    // Work that goes on cannot be told from work that is about to be stopped: the claim is looked for.
+    // Work that goes on cannot be told from work that is about to be stopped: the claim is looked
+    // for.
     if claim.ends_with("goes on") {
         let beats = || bench.read("beats").lines().count();
         let before = beats();

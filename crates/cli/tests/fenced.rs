@@ -1,4 +1,5 @@
-//! `fenced-write` and `fenced-check`: a script's late writes are refused, whatever its file is called.
+//! `fenced-write` and `fenced-check`: a script's late writes are refused, whatever its file is
+//! called.
 
 #![cfg(target_os = "linux")]
 

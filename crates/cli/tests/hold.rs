@@ -1,4 +1,5 @@
-//! `holdtight hold`: a lock for the rest of a script, in bash and in dash, and the mistakes people make with it.
+//! `holdtight hold`: a lock for the rest of a script, in bash and in dash, and the mistakes people
+//! make with it.
 
 #![cfg(target_os = "linux")]
 
@@ -153,7 +154,8 @@ fn called_without_eval_it_takes_nothing_or_lets_go_of_it() {
     let check = bench.output(&["check"]);
     assert_eq!(code(&check), 64);
     assert!(stderr(&check).contains("outside of eval"), "{}", stderr(&check));
-    // Somebody reads it, as a pipe would, and does nothing with it: the keeper does not wait for ever.
+    // Somebody reads it, as a pipe would, and does nothing with it: the keeper does not wait for
+    // ever.
     let text = "$H hold k > /dev/full; echo \"full: $?\"; $H hold k | true; echo done";
     let output = Started::new(&mut script(&bench, "sh", text)).finish();
     assert!(stdout(&output).contains("done"), "{}", stderr(&output));
@@ -168,7 +170,8 @@ fn a_shell_that_is_killed_frees_the_key_at_once() {
         bench.line("up");
         assert!(!is_free(&bench, "k"));
         running.signal(Signal::KILL);
-        // The lease would last for half a minute; a condition that is waited for tells nothing of that, so: no renewal.
+        // The lease would last for half a minute; a condition that is waited for tells nothing of
+        // that, so: no renewal.
         eventually("a free key", || is_free(&bench, "k"));
         drop(running);
     }
@@ -219,7 +222,8 @@ fn whoever_of_the_keepers_is_killed_the_script_is_stopped() {
     }
 }
 
-/// A script that does not end by TERM; the process id of its shell is in `worker`, and that of a child in `child`.
+/// A script that does not end by TERM; the process id of its shell is in `worker`, and that of a
+/// child in `child`.
 const STUBBORN: &str = "trap '' TERM\n%\n(echo $BASHPID > child; while :; do sleep 0.02; done) &\n\
                         echo $$ > worker\nwhile :; do sleep 0.02; done";
 
@@ -228,7 +232,8 @@ const NOBODY: &str = "for name in worker child; do \
                       case $(sed 's/.*) //; s/ .*//' /proc/$(cat $name)/stat 2>/dev/null) in \
                       ''|Z|X) echo $name gone;; *) echo OVERLAP with $name;; esac; done";
 
-/// Starts the stubborn script under `hold`, and somebody who waits for its key and looks whether it is alone.
+/// Starts the stubborn script under `hold`, and somebody who waits for its key and looks whether it
+/// is alone.
 fn stubborn(bench: &Bench, hold: &str) -> (Started, Started) {
     let running = Started::new(&mut script(bench, "bash", &STUBBORN.replace('%', hold)));
     bench.pid("child");
@@ -454,8 +459,8 @@ fn a_signal_that_ends_the_wait_ends_the_keeper_too() {
     assert!(guardian_of(&waiting).is_none());
 }
 
-/// A `hold` of the key `k`, which somebody else has, in a script; its keeper is in line. The script ignores TERM, and so
-/// do its keepers.
+/// A `hold` of the key `k`, which somebody else has, in a script; its keeper is in line. The script
+/// ignores TERM, and so do its keepers.
 fn waiting_in_line(bench: &Bench) -> (Started, i32) {
     assert_eq!(code(&bench.output(&["acquire", "k", "--ttl", "1h"])), 0);
     fs::create_dir(bench.path("pipes")).unwrap();

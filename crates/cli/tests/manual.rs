@@ -1,6 +1,7 @@
 //! The help of every command, as people see it, and what is generated from the same definition.
 //!
-//! After a change on purpose: `UPDATE_HELP=1 cargo test -p holdtight-cli --test manual`, then read the difference.
+//! After a change on purpose: `UPDATE_HELP=1 cargo test -p holdtight-cli --test manual`, then read
+//! the difference.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! What people get wrong: each mistake has its exit code, and one or two lines that say what to do next.
+//! What people get wrong: each mistake has its exit code, and one or two lines that say what to do
+//! next.
 
 mod support;
 

@@ -1,5 +1,6 @@
-//! Kills and stops at random: wrappers, guardians and commands, while many runs want few keys. Nobody ever works beside
-//! another, and that is checked by those who work: each creates a mark that must not be there, and removes it.
+//! Kills and stops at random: wrappers, guardians and commands, while many runs want few keys.
+//! Nobody ever works beside another, and that is checked by those who work: each creates a mark
+//! that must not be there, and removes it.
 //!
 //! A short round is part of every test run. `HOLDTIGHT_CHAOS_RUNS=2000` makes a long one.
 
@@ -22,10 +23,11 @@ const LOOPS: usize = 5;
 /// How many runs, unless more are asked for.
 const RUNS: usize = 40;
 
-/// The work: it marks itself as the only one, works for a moment, and takes its mark away. A mark that is there belongs
-/// to somebody at work, or to one who was killed: `/proc` tells which.
+/// The work: it marks itself as the only one, works for a moment, and takes its mark away. A mark
+/// that is there belongs to somebody at work, or to one who was killed: `/proc` tells which.
 ///
-/// Not a shell's `set -C`: the mark has to hold who made it from the instant on in which it is there.
+/// Not a shell's `set -C`: the mark has to hold who made it from the instant on in which it is
+/// there.
 const WORK: &str = r#"
 import os, random, signal, sys, time
 mark = "mark-" + sys.argv[1]
@@ -118,8 +120,8 @@ fn child_of(pid: i32) -> Option<i32> {
     children.split_whitespace().next()?.parse().ok()
 }
 
-/// Does `fault` to `run`. What has ended by itself meanwhile is left alone: nobody else is hit, because only children of
-/// our own child are asked for.
+/// Does `fault` to `run`. What has ended by itself meanwhile is left alone: nobody else is hit,
+/// because only children of our own child are asked for.
 fn strike(run: &Started, fault: Fault, pause: Duration) {
     let signal = |pid: Option<i32>, signal| {
         if let Some(pid) = pid.and_then(Pid::from_raw) {

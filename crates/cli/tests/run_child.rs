@@ -109,7 +109,8 @@ fn what_nohup_ignores_stays_ignored_in_the_command_and_while_waiting() {
     nohup.arg(inner.get_program()).args(inner.get_args()).stdin(Stdio::null());
     nohup.env("HOLDTIGHT_STORE", bench.store_url());
     let waiter = Started::new(&mut nohup);
-    // The signal is harmless before the wait and during it; only `nohup` itself must have come so far.
+    // The signal is harmless before the wait and during it; only `nohup` itself must have come so
+    // far.
     eventually("nohup ignores it", || {
         let status = std::fs::read_to_string(format!("/proc/{}/status", waiter.pid()));
         let status = status.unwrap_or_default();

@@ -328,7 +328,8 @@ fn waiters_are_served_in_the_order_in_which_they_came_to_the_line() {
     for waiter in 0..WAITERS {
         let script = format!("echo {waiter} >> served");
         waiters.push(bench.start(&["run", "k", "--", "sh", "-c", &script]));
-        // It comes to the line in the step that follows its pipe, and the next one has to be started first.
+        // It comes to the line in the step that follows its pipe, and the next one has to be
+        // started first.
         eventually("somebody in the line", || in_line() > holders + waiter);
     }
     let_go(&bench, holder);

@@ -1,5 +1,5 @@
-//! What the lock of `holdtight run` covers: everything that the command started, until the last of it is gone, as with
-//! flock, whose descriptor every descendant inherits.
+//! What the lock of `holdtight run` covers: everything that the command started, until the last of
+//! it is gone, as with flock, whose descriptor every descendant inherits.
 
 #![cfg(target_os = "linux")]
 
@@ -13,8 +13,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use run_harness::{Bench, Started, code, eventually, guardian_of, runs, stderr, stdout};
 
-/// Works without a pause: each beat is a line in `beats`; its process id is in `worker`. Ignores TERM for as long as the
-/// file `stay` is there.
+/// Works without a pause: each beat is a line in `beats`; its process id is in `worker`. Ignores
+/// TERM for as long as the file `stay` is there.
 const WORKER: &str = "trap '[ -e stay ] || exit 0' TERM; echo $$ > worker; \
                       while :; do echo beat >> beats; sleep 0.02; done";
 
@@ -26,7 +26,8 @@ fn kill(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
-/// Starts a run whose worker has left in the way `how` says (`%` is the worker), and returns it with the worker's id.
+/// Starts a run whose worker has left in the way `how` says (`%` is the worker), and returns it
+/// with the worker's id.
 fn start(bench: &Bench, options: &[&str], how: &str) -> (Started, i32) {
     std::fs::write(bench.path("worker.sh"), WORKER).unwrap();
     let script = how.replace('%', "bash worker.sh");
@@ -255,8 +256,8 @@ fn the_work_keeps_the_lock_of_a_file_store_when_wrapper_and_guardian_are_killed(
     let run = bench.start(&["run", "k", "--ttl", "10m", "--", "bash", "-c", script]);
     let worker = bench.pid("worker");
     let guardian = guardian_of(&run).unwrap();
-    // Neither sees the end of the other. Not the other way round: the kernel continues a stopped guardian when the
-    // wrapper dies, because that leaves its process group orphaned.
+    // Neither sees the end of the other. Not the other way round: the kernel continues a stopped
+    // guardian when the wrapper dies, because that leaves its process group orphaned.
     run.signal(Signal::STOP);
     kill(guardian, Signal::KILL);
     run.signal(Signal::KILL);

@@ -1,4 +1,5 @@
-//! `holdtight run` and programs that use the library want the same keys: one history, and nothing in it that cannot be.
+//! `holdtight run` and programs that use the library want the same keys: one history, and nothing
+//! in it that cannot be.
 
 #![cfg(target_os = "linux")]
 
@@ -15,7 +16,8 @@ use run_harness::{Bench, code, stderr};
 const SCRIPT: &str = "echo \"$(cut -d' ' -f1 /proc/uptime) $HOLDTIGHT_FENCE\"; sleep 0.05; \
                       cut -d' ' -f1 /proc/uptime";
 
-/// Between two ticks of `/proc/uptime`, which is the boot clock in hundredths of seconds, rounded down.
+/// Between two ticks of `/proc/uptime`, which is the boot clock in hundredths of seconds, rounded
+/// down.
 const TICK: u64 = 10_000_000;
 
 fn nanos(uptime: &str) -> u64 {

@@ -1,4 +1,5 @@
-//! What happens when the lock, the wrapper, the guardian or the store is lost while the command runs.
+//! What happens when the lock, the wrapper, the guardian or the store is lost while the command
+//! runs.
 
 #![cfg(target_os = "linux")]
 

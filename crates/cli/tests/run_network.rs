@@ -1,4 +1,5 @@
-//! `holdtight run` on a store across a network: a Redis server that dies, hangs, or wants a password.
+//! `holdtight run` on a store across a network: a Redis server that dies, hangs, or wants a
+//! password.
 
 #![cfg(target_os = "linux")]
 
@@ -60,7 +61,8 @@ async fn a_server_that_dies_or_hangs_costs_the_command_its_life_before_the_lease
         let output = holder.finish();
         assert_eq!(code(&output), 74, "{}", stderr(&output));
         let told = stderr(&output);
-        // One that hangs may not have been given up by the time at which the command has to be dead.
+        // One that hangs may not have been given up by the time at which the command has to be
+        // dead.
         assert!(told.contains("lost \"k\"") && (hangs || told.contains("last answer")), "{told}");
         assert!(!runs(child) && !runs(grandchild));
         server.process().resume();

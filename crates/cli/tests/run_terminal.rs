@@ -1,4 +1,5 @@
-//! `holdtight run` on a terminal, under an interactive shell: job control, interactive commands, and the spinner.
+//! `holdtight run` on a terminal, under an interactive shell: job control, interactive commands,
+//! and the spinner.
 
 #![cfg(target_os = "linux")]
 
@@ -9,9 +10,11 @@ use std::time::Duration;
 use run_harness::terminal::{CTRL_BACKSLASH, CTRL_C, CTRL_Z, Terminal};
 use run_harness::{Bench, code, eventually, guardian_of, runs};
 
-/// Counts up in the file `ticks`, so that it can be seen whether it runs. It ends when the file `go` is there.
+/// Counts up in the file `ticks`, so that it can be seen whether it runs. It ends when the file
+/// `go` is there.
 ///
-/// It starts no process: a shell that Ctrl-Z catches in the middle of a `vfork` cannot stop, with or without us.
+/// It starts no process: a shell that Ctrl-Z catches in the middle of a `vfork` cannot stop, with
+/// or without us.
 const COUNT: &str = "bash -c 'echo $$ > child; mkfifo pause; exec 9<>pause; \
                      while [ ! -e go ]; do echo >> ticks; read -t 0.02 -u 9; done; echo counted; exit 4'";
 
@@ -132,7 +135,8 @@ fn bg_continues_in_the_background_and_fg_brings_it_back() {
     terminal.expect("the shell has the terminal\r\n");
     terminal.expect("ready> ");
     terminal.enter("fg");
-    // It counted all the time, so nothing shows when it has the terminal; before that the key reaches the shell.
+    // It counted all the time, so nothing shows when it has the terminal; before that the key
+    // reaches the shell.
     let child = bench.pid("child");
     eventually("its end", || {
         terminal.press(CTRL_C);
@@ -191,7 +195,8 @@ fn after_a_long_stop_the_command_does_not_run_again_and_the_loss_is_told() {
     terminal.expect("ready> ");
     stands_still(&bench);
     let before = ticks(&bench);
-    // Another one gets it when the lease is over; by then the first is dead, although it was stopped.
+    // Another one gets it when the lease is over; by then the first is dead, although it was
+    // stopped.
     assert_eq!(code(&bench.output(&["run", "k", "--", "true"])), 0);
     assert!(!runs(bench.pid("child")));
     terminal.enter("fg");
@@ -239,7 +244,8 @@ fn waiting_shows_who_holds_it_and_ctrl_c_ends_it_at_once() {
     terminal.close();
 }
 
-/// A script of two steps, of which the first waits to be interrupted, as it looks around `holdtight` and around flock.
+/// A script of two steps, of which the first waits to be interrupted, as it looks around
+/// `holdtight` and around flock.
 fn script(shell: &str, lock: &str) -> String {
     format!(
         "{shell} -c '{lock} sh -c \"echo step >> steps; exec sleep 60\"; \

@@ -1,5 +1,5 @@
-//! The commands on servers: what a caller that gave up leaves behind, what `doctor` says of one that is refused, and how
-//! a lock of another program is told of.
+//! The commands on servers: what a caller that gave up leaves behind, what `doctor` says of one
+//! that is refused, and how a lock of another program is told of.
 
 #![cfg(target_os = "linux")]
 

@@ -1,5 +1,5 @@
-//! The command in strange surroundings: without `/dev/fd`, as the first process of a container, with hardly any
-//! descriptors, under a name that is not one's own.
+//! The command in strange surroundings: without `/dev/fd`, as the first process of a container,
+//! with hardly any descriptors, under a name that is not one's own.
 
 #![cfg(target_os = "linux")]
 
@@ -12,8 +12,8 @@ use run_harness::{Bench, Started, code, eventually, guardian_of, stderr, stdout}
 use rustix::process::Signal;
 use support::Home;
 
-/// `script` in namespaces of its own (`flags` of unshare), with `$H` for holdtight on the store of `bench`. `None` where
-/// that is not allowed.
+/// `script` in namespaces of its own (`flags` of unshare), with `$H` for holdtight on the store of
+/// `bench`. `None` where that is not allowed.
 fn unshared(bench: &Bench, flags: &[&str], script: &str) -> Option<std::process::Output> {
     let allowed = Command::new("unshare").args(flags).arg("true").output();
     if !allowed.is_ok_and(|output| output.status.success()) {
@@ -42,7 +42,8 @@ fn a_command_runs_where_there_is_no_dev_fd() {
 #[test]
 fn as_the_first_process_of_a_container_orphans_are_reaped() {
     let bench = Bench::new();
-    // Each leaves a child behind that ends at once. Whoever is a zombie for long is reaped by nobody.
+    // Each leaves a child behind that ends at once. Whoever is a zombie for long is reaped by
+    // nobody.
     let work = r#"
         for n in 1 2 3 4 5; do (setsid sh -c 'sleep 0.05; echo >> ended' & ); done
         while [ "$(wc -l < ended 2>/dev/null || echo 0)" -lt 5 ]; do sleep 0.02; done

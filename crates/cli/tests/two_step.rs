@@ -1,4 +1,5 @@
-//! The two-step form for scripts: `acquire` prints a token, `extend` and `release` take it from anywhere but argv.
+//! The two-step form for scripts: `acquire` prints a token, `extend` and `release` take it from
+//! anywhere but argv.
 
 mod support;
 

@@ -1,13 +1,15 @@
 //! The engine of holdtight: what a lock is, how it is waited for, kept, and given back.
 //!
-//! Users depend on the crate `holdtight`, which adds the stores and URLs. Whoever writes a store of their own
-//! depends on this crate and implements [`Backend`].
+//! Users depend on the crate `holdtight`, which adds the stores and URLs. Whoever writes a store of
+//! their own depends on this crate and implements [`Backend`].
 //!
-//! Four layers, none of which knows those below it in this list: `model` is what locks are made of, `store`
-//! what a store is, `engine` what this process does with one, `api` what users hold in their hands.
+//! Four layers, none of which knows those below it in this list: `model` is what locks are made of,
+//! `store` what a store is, `engine` what this process does with one, `api` what users hold in
+//! their hands.
 //!
-//! A request walks one way: [`DistributedLock`] → in-process queue → wait loop → [`Backend`] → store. Its answer
-//! becomes a [`LockHandle`], renewed by the keeper and, when dropped, released in the background.
+//! A request walks one way: [`DistributedLock`] → in-process queue → wait loop → [`Backend`] →
+//! store. Its answer becomes a [`LockHandle`], renewed by the keeper and, when dropped, released in
+//! the background.
 
 mod api;
 mod engine;

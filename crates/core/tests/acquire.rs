@@ -1,4 +1,5 @@
-//! Taking a lock: waiting, retrying, handing over, giving up; and what a caller is told. All in virtual time.
+//! Taking a lock: waiting, retrying, handing over, giving up; and what a caller is told. All in
+//! virtual time.
 
 mod common;
 
@@ -95,7 +96,8 @@ async fn a_release_wakes_a_waiter_of_another_process_at_once() {
     assert!(handle.is_held());
 }
 
-/// Between the busy answer and the subscription nobody listens: so there is another look right after subscribing.
+/// Between the busy answer and the subscription nobody listens: so there is another look right
+/// after subscribing.
 #[tokio::test(start_paused = true)]
 async fn a_release_just_before_the_subscription_is_not_missed() {
     let (lock, store, clock) = scripted();

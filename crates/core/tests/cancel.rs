@@ -1,7 +1,8 @@
-//! Every future of the engine dropped at every one of its await points: nothing stays held, nothing panics.
+//! Every future of the engine dropped at every one of its await points: nothing stays held, nothing
+//! panics.
 //!
-//! A future is polled n times and dropped, for n = 0, 1, 2 … until it ends by itself: the points are enumerated, not
-//! sampled. Every step of the scripted store has two await points of its own.
+//! A future is polled n times and dropped, for n = 0, 1, 2 … until it ends by itself: the points
+//! are enumerated, not sampled. Every step of the scripted store has two await points of its own.
 
 mod common;
 
@@ -15,10 +16,12 @@ use std::time::Duration;
 use common::{Fault, SECOND, Scripted, Step, builder, clock, eventually};
 use holdtight_core::{DistributedLock, EventKind, LockHandle, ManualClock, MemoryStore};
 
-/// Longer than anything here takes: whatever is free much earlier was given back, and did not run out.
+/// Longer than anything here takes: whatever is free much earlier was given back, and did not run
+/// out.
 const TTL: Duration = Duration::from_secs(120);
 
-/// Where a future is dropped: after so many polls, and then at once, or when it has been woken for the next one.
+/// Where a future is dropped: after so many polls, and then at once, or when it has been woken for
+/// the next one.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     polls: usize,
@@ -50,7 +53,8 @@ async fn poll_times<T>(future: impl Future<Output = T>, cut: Cut) -> Option<T> {
     .await
 }
 
-/// Runs `scene` with 0, 1, 2, … polls until the future under test ends by itself. Returns how many points there were.
+/// Runs `scene` with 0, 1, 2, … polls until the future under test ends by itself. Returns how many
+/// points there were.
 async fn at_every_point(mut scene: impl AsyncFnMut(Cut) -> bool) -> usize {
     let mut points = 0;
     for woken in [false, true] {
@@ -360,7 +364,8 @@ fn a_runtime_that_ends_amid_holders_and_waiters_leaves_nothing_held() {
     }
 }
 
-/// The lock is on its way from a holder to a waiter, the waiter has just left, and the runtime of both ends.
+/// The lock is on its way from a holder to a waiter, the waiter has just left, and the runtime of
+/// both ends.
 #[test]
 fn a_runtime_that_ends_during_a_hand_over_takes_no_lock_with_it() {
     let clock = ManualClock::over(holdtight_core::BootClock);
@@ -485,8 +490,9 @@ async fn a_hundred_thousand_waiters_cancelled_at_random_leave_nothing() {
         storm(&lock, seed).await;
         resident.push(resident_kib());
     }
-    // An allocator keeps some of what it had, now more, now less, and again for each thread that it serves apart; a leak
-    // of one slot per waiter would be 60 MiB more after every storm, so 240 at least between these.
+    // An allocator keeps some of what it had, now more, now less, and again for each thread that it
+    // serves apart; a leak of one slot per waiter would be 60 MiB more after every storm, so 240 at
+    // least between these.
     let (early, late) = (resident[..2].iter().max().unwrap(), resident[5..].iter().min().unwrap());
     assert!(*late < early + 160 * 1024, "memory after each storm, in KiB: {resident:?}");
     lock.shutdown().await.unwrap();

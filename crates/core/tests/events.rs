@@ -1,4 +1,5 @@
-//! What a watcher is told: every kind of event, its redaction, and losses that only the holder notices. Virtual time.
+//! What a watcher is told: every kind of event, its redaction, and losses that only the holder
+//! notices. Virtual time.
 
 mod common;
 
@@ -210,7 +211,8 @@ async fn a_loss_that_only_the_releasing_holder_notices_is_told_once() {
     assert_eq!(lost, [(EventKind::Lost(Loss::Expired), false, Some("expired"))]);
 }
 
-/// Many a lock is handed to a waiter that has just left: whoever counts held locks by events must not count those.
+/// Many a lock is handed to a waiter that has just left: whoever counts held locks by events must
+/// not count those.
 #[tokio::test(start_paused = true)]
 async fn every_lock_that_is_told_as_acquired_is_told_as_ended_too() {
     let clock = clock();

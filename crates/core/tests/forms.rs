@@ -1,5 +1,6 @@
 //! The forms in which people write calls: futures that are spawned as they are, both styles of
-//! closures, keys and stores that are passed on; and what a test sees that pauses time for tokio alone.
+//! closures, keys and stores that are passed on; and what a test sees that pauses time for tokio
+//! alone.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! A lock on its way from one waiter of a process to the next, and everybody who may leave meanwhile: whatever happens,
-//! nobody asks the store under a secret that somebody else still hands over, releases or chases.
+//! A lock on its way from one waiter of a process to the next, and everybody who may leave
+//! meanwhile: whatever happens, nobody asks the store under a secret that somebody else still hands
+//! over, releases or chases.
 
 mod common;
 
@@ -15,8 +16,8 @@ fn waiting(lock: &DistributedLock, wait: Duration) -> Waiting {
     tokio::spawn(lock.acquire("k").wait(wait).into_future())
 }
 
-/// Holds the lock, lets a first waiter stand in line for one second, and `others` for long; then gives the lock back by a
-/// hand-over that the store takes as `fault` says.
+/// Holds the lock, lets a first waiter stand in line for one second, and `others` for long; then
+/// gives the lock back by a hand-over that the store takes as `fault` says.
 async fn a_wait_that_ends_during_the_hand_over(fault: Fault, others: usize) {
     let (lock, store, clock) = scripted();
     let rival = builder(&store, &clock).build().unwrap();
@@ -28,7 +29,8 @@ async fn a_wait_that_ends_during_the_hand_over(fault: Fault, others: usize) {
     store.next(Step::Transfer, &[fault]);
     let releasing = tokio::spawn(held.release());
 
-    // The first may have the lock or not, but what it has is its own: nobody else can have it, or take it away.
+    // The first may have the lock or not, but what it has is its own: nobody else can have it, or
+    // take it away.
     let first = first.await.unwrap();
     if let Ok(first) = &first {
         for _ in 0..200 {
@@ -76,7 +78,8 @@ async fn many_short_waits_for_a_busy_lock_never_make_two_holders() {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     let (lock, store, _) = scripted();
-    // As long as the pauses between waits that end: many a hand-over goes to somebody who has just left.
+    // As long as the pauses between waits that end: many a hand-over goes to somebody who has just
+    // left.
     store.always(Step::Transfer, Fault::SlowReply(Duration::from_millis(3)));
     let (inside, doubles, gone) =
         (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));

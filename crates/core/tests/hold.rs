@@ -1,4 +1,5 @@
-//! Holding a lock: validity, renewal, loss, extension, detaching; and the work that is stopped in time. Virtual time.
+//! Holding a lock: validity, renewal, loss, extension, detaching; and the work that is stopped in
+//! time. Virtual time.
 
 mod common;
 
@@ -14,7 +15,8 @@ use holdtight_core::{
 
 const TTL: Duration = Duration::from_secs(30);
 
-/// Rule 1: another owner tries without pause; when it first succeeds, the holder must have stopped before.
+/// Rule 1: another owner tries without pause; when it first succeeds, the holder must have stopped
+/// before.
 #[tokio::test(start_paused = true)]
 async fn the_holder_stops_before_anyone_else_can_start() {
     for delay in [Duration::ZERO, Duration::from_millis(500), Duration::from_secs(2)] {
@@ -432,7 +434,8 @@ async fn a_busy_process_does_not_starve_the_others() {
     }
 }
 
-/// Whoever is near the store could take the lock again before those far from it have heard that it was free.
+/// Whoever is near the store could take the lock again before those far from it have heard that it
+/// was free.
 #[tokio::test(start_paused = true)]
 async fn whoever_gave_it_back_lets_those_who_waited_go_first() {
     let (far, store, clock) = scripted();
@@ -490,8 +493,8 @@ async fn the_clock_that_is_injected_is_the_one_that_counts() {
     assert!(!handle.is_held());
 }
 
-/// The first request lies in a proxy while the second is granted and given back. Then it arrives, and is granted to
-/// nobody: that must not last for the whole lease.
+/// The first request lies in a proxy while the second is granted and given back. Then it arrives,
+/// and is granted to nobody: that must not last for the whole lease.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_arrives_after_its_lock_was_given_back_does_not_hold_it_for_long() {
     for given_back in ["released", "dropped"] {

@@ -1,5 +1,5 @@
-//! Answers that come late or never, and holders that do not come for what they were given: nobody else may pay for it.
-//! Virtual time.
+//! Answers that come late or never, and holders that do not come for what they were given: nobody
+//! else may pay for it. Virtual time.
 
 mod common;
 
@@ -14,8 +14,8 @@ use holdtight_core::{
 };
 use tokio::time::timeout;
 
-/// The first attempt is given up, the second is granted under the same secret, and its token goes to somebody else. Then
-/// the answer to the first one comes.
+/// The first attempt is given up, the second is granted under the same secret, and its token goes
+/// to somebody else. Then the answer to the first one comes.
 #[tokio::test(start_paused = true)]
 async fn a_late_answer_takes_nothing_from_whoever_has_the_token() {
     let (lock, store, _) = scripted();
@@ -28,7 +28,8 @@ async fn a_late_answer_takes_nothing_from_whoever_has_the_token() {
     assert!(lock.owns(&token).await.unwrap());
 }
 
-/// A request that was given up has what every other one needs: it must be driven on, or all wait for it for ever.
+/// A request that was given up has what every other one needs: it must be driven on, or all wait
+/// for it for ever.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_was_given_up_blocks_nobody_longer_than_it_takes() {
     let (lock, store, _) = scripted();
@@ -51,7 +52,8 @@ async fn a_store_that_panics_in_a_renewal_does_not_cost_the_lock() {
     handle.release().await.unwrap();
 }
 
-/// A waiter that got the lock but is not polled any more, as a future that somebody forgot: it must not hold it for ever.
+/// A waiter that got the lock but is not polled any more, as a future that somebody forgot: it must
+/// not hold it for ever.
 #[tokio::test(start_paused = true)]
 async fn a_lock_handed_to_somebody_who_does_not_come_for_it_ends_with_its_lease() {
     let (lock, store, clock) = scripted();
@@ -90,8 +92,8 @@ async fn a_lock_that_was_handed_over_is_renewed_once_its_holder_has_come() {
     eventually("free", async || !store.is_held("k").await).await;
 }
 
-/// A future at the front of the line that is not polled any more: those behind it are served all the same, and if it is
-/// polled again, it is served as well.
+/// A future at the front of the line that is not polled any more: those behind it are served all
+/// the same, and if it is polled again, it is served as well.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_that_nobody_polls_does_not_keep_those_behind_it_waiting() {
     for polls in [1, 2, 10] {
@@ -140,8 +142,8 @@ async fn a_limit_that_is_over_before_the_store_answers_is_told_as_such() {
     eventually("free", async || !store.is_held("k").await).await;
 }
 
-/// The answer that granted it was lost, and then the store could not be asked again: the last error says that nothing was
-/// done, and speaks only for itself.
+/// The answer that granted it was lost, and then the store could not be asked again: the last error
+/// says that nothing was done, and speaks only for itself.
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_may_have_been_granted_is_not_told_as_refused() {
     let (lock, store, _) = scripted();
@@ -165,7 +167,8 @@ async fn a_release_that_may_have_been_done_is_not_told_as_refused() {
     assert_eq!(error.kind(), ErrorKind::Ambiguous, "{error}");
 }
 
-/// Its holder stopped in time. That the lease ended while the release was on its way takes nothing from the work.
+/// Its holder stopped in time. That the lease ended while the release was on its way takes nothing
+/// from the work.
 #[tokio::test(start_paused = true)]
 async fn a_release_that_outlasts_its_lease_does_not_make_finished_work_a_lost_one() {
     let (lock, store, _) = scripted();

@@ -1,4 +1,5 @@
-//! Work that lost its lock never ends as `Ok`, in whatever form it was run and however the lock was lost. Virtual time.
+//! Work that lost its lock never ends as `Ok`, in whatever form it was run and however the lock was
+//! lost. Virtual time.
 
 mod common;
 

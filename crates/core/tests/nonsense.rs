@@ -1,4 +1,5 @@
-//! A store that answers nonsense: never a grant that is not one, never a lock believed in for too long, never a panic.
+//! A store that answers nonsense: never a grant that is not one, never a lock believed in for too
+//! long, never a panic.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -124,8 +125,9 @@ fn liar(lie: Lie) -> (DistributedLock, Arc<MemoryStore>) {
 /// How long a test may take by the clock on the wall: a moment, on a machine that is not busy.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Runs a test in virtual time that ends, whatever the engine does: one that waits for nothing is stopped after a
-/// virtual week, one that is busy for ever, so that virtual time stands still, by a clock outside.
+/// Runs a test in virtual time that ends, whatever the engine does: one that waits for nothing is
+/// stopped after a virtual week, one that is busy for ever, so that virtual time stands still, by a
+/// clock outside.
 fn guarded(test: impl AsyncFnOnce() + Send + 'static) {
     let (done, ended) = mpsc::channel();
     let thread = thread::spawn(move || {

@@ -1,4 +1,5 @@
-//! Election, once per period, fenced writes: the patterns on top of a lock, under faults. Virtual time.
+//! Election, once per period, fenced writes: the patterns on top of a lock, under faults. Virtual
+//! time.
 
 mod common;
 
@@ -64,7 +65,8 @@ async fn a_free_post_is_had_at_the_first_attempt() {
     assert!(election.campaign_within(Duration::from_millis(1)).await.unwrap().is_some());
 }
 
-/// Many nodes, leaders deposed by force and by outages: the work of two leaders never overlaps, and the work goes on.
+/// Many nodes, leaders deposed by force and by outages: the work of two leaders never overlaps, and
+/// the work goes on.
 #[tokio::test(start_paused = true)]
 async fn leaders_come_and_go_and_never_two_at_once() {
     let (lock, store, clock) = scripted();
@@ -161,7 +163,8 @@ async fn once_per_period_means_once_per_period() {
     );
 }
 
-/// The holder is paused past its lease and wakes up in the middle of its work: its late write is refused.
+/// The holder is paused past its lease and wakes up in the middle of its work: its late write is
+/// refused.
 #[tokio::test(start_paused = true)]
 async fn a_late_write_of_a_paused_holder_is_refused() {
     let (lock, _, clock) = scripted();

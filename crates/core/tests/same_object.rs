@@ -1,4 +1,5 @@
-//! One lock object used by many threads: no two handles of a key are valid at once, not even for a moment. Real time.
+//! One lock object used by many threads: no two handles of a key are valid at once, not even for a
+//! moment. Real time.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,8 +13,8 @@ use holdtight_core::{
 const GRANTS: u32 = 40_000;
 const LIMIT: Duration = Duration::from_secs(4);
 
-/// Some force the lock away from whoever holds it, others resume its token or release by it, all through one object; and
-/// each time one gets the lock, it looks at the one that had it before.
+/// Some force the lock away from whoever holds it, others resume its token or release by it, all
+/// through one object; and each time one gets the lock, it looks at the one that had it before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 6)]
 async fn a_lock_that_changes_hands_by_force_has_one_holder_at_every_moment() {
     let lock = DistributedLock::builder(MemoryStore::new()).build().unwrap();
@@ -35,7 +36,8 @@ async fn a_lock_that_changes_hands_by_force_has_one_holder_at_every_moment() {
                     };
                     grants.fetch_add(1, Ordering::Relaxed);
                     let before = latest.lock().unwrap().replace(handle.held());
-                    // The second look of three: if both others are yes, both handles were valid at one moment.
+                    // The second look of three: if both others are yes, both handles were valid at
+                    // one moment.
                     if let Some(before) = before
                         && handle.is_held()
                         && before.is_held()

@@ -9,7 +9,8 @@ use std::time::Duration;
 use common::{Fault, SECOND, Scripted, Step, builder, eventually, scripted};
 use holdtight_core::{Builder, DistributedLock, ErrorKind, Loss, MemoryStore, TokioClock};
 
-/// A store that takes several keys in one step, one that does not, and one that can but has its waiters stand in line.
+/// A store that takes several keys in one step, one that does not, and one that can but has its
+/// waiters stand in line.
 fn every_way() -> [DistributedLock; 3] {
     let clock = TokioClock::new();
     let atomic = Arc::new(MemoryStore::with_clock(clock.clone()));
@@ -108,7 +109,8 @@ async fn those_who_want_the_same_locks_in_any_order_all_get_them() {
     }
 }
 
-/// Somebody who takes locks one after the other, in the wrong order, is no reason to stand still for ever.
+/// Somebody who takes locks one after the other, in the wrong order, is no reason to stand still
+/// for ever.
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_holds_one_and_wants_the_other_does_not_block_a_set_for_ever() {
     for lock in every_way() {
@@ -193,7 +195,8 @@ async fn a_set_that_is_not_waited_for_leaves_nothing() {
                     left -= 1;
                     if left == 0 { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
                 });
-                // In line behind the blocker nothing wakes it any more: that too is a point to leave at.
+                // In line behind the blocker nothing wakes it any more: that too is a point to
+                // leave at.
                 let _ = tokio::time::timeout(30 * SECOND, polled).await;
             }
             blocker.release().await.unwrap();

@@ -1,4 +1,5 @@
-//! A lock as plain data: who may take it up, how often, and what becomes of whoever held it before. Virtual time.
+//! A lock as plain data: who may take it up, how often, and what becomes of whoever held it before.
+//! Virtual time.
 
 mod common;
 
@@ -202,8 +203,8 @@ async fn a_cooldown_is_as_long_as_asked_for() {
     assert!(store.is_held("k").await);
 }
 
-/// The first request of the call that got the lock was given up, and arrives when the lock has gone through other hands:
-/// it takes the lock under the secret of that call, for nobody.
+/// The first request of the call that got the lock was given up, and arrives when the lock has gone
+/// through other hands: it takes the lock under the secret of that call, for nobody.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_was_delayed_makes_no_used_token_good_again() {
     let (lock, store, clock) = scripted();
@@ -234,8 +235,8 @@ async fn a_detach_that_fails_leaves_nothing_behind() {
     }
 }
 
-/// The lock has another secret already, and the answer that says so is slow. A renewal under the old one finds nothing:
-/// that is no loss.
+/// The lock has another secret already, and the answer that says so is slow. A renewal under the
+/// old one finds nothing: that is no loss.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_during_a_slow_detach_loses_nothing() {
     let (lock, store, _) = scripted();
@@ -259,8 +260,8 @@ async fn a_renewal_during_a_slow_detach_loses_nothing() {
     assert!(store.is_held("k").await);
 }
 
-/// A cooldown may be shorter than what is left of the lease. Whoever still has a view of the lock must not believe in it
-/// for longer than the store, however slow its answer is.
+/// A cooldown may be shorter than what is left of the lease. Whoever still has a view of the lock
+/// must not believe in it for longer than the store, however slow its answer is.
 #[tokio::test(start_paused = true)]
 async fn a_view_of_a_lock_that_is_kept_for_less_is_not_believed_beside_the_next_holder() {
     let (lock, store, clock) = scripted();
@@ -276,7 +277,8 @@ async fn a_view_of_a_lock_that_is_kept_for_less_is_not_believed_beside_the_next_
     keeping.await.unwrap().unwrap();
 }
 
-/// As above with a cooldown: what arrives late must not hold the lock for nobody when the cooldown is over.
+/// As above with a cooldown: what arrives late must not hold the lock for nobody when the cooldown
+/// is over.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_was_delayed_makes_no_cooldown_longer() {
     let (lock, store, _) = scripted();

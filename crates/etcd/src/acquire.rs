@@ -1,8 +1,9 @@
 //! Taking a lock and giving it back: the entry, its place in the line, and its lease.
 //!
-//! The entry with the lowest create revision holds the lock. An attempt that does not queue makes an entry only if
-//! there is none; one that queues makes it in any case, on a short lease of its own, and when it turns out to be the
-//! oldest it is hung on a lease of full length, and its fence is written down.
+//! The entry with the lowest create revision holds the lock. An attempt that does not queue makes
+//! an entry only if there is none; one that queues makes it in any case, on a short lease of its
+//! own, and when it turns out to be the oldest it is hung on a lease of full length, and its fence
+//! is written down.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,9 +100,11 @@ impl EtcdStore {
         Ok(Some(Attempt::Busy(busy.map_err(|error| if queued { doubtful(error) } else { error })?)))
     }
 
-    /// The entry that holds the lock is ours, waited for or asked for again: gives it the lease that it should have.
+    /// The entry that holds the lock is ours, waited for or asked for again: gives it the lease
+    /// that it should have.
     ///
-    /// `waited` is the revision at which it was seen to be the oldest; none if it has been so since it was made.
+    /// `waited` is the revision at which it was seen to be the oldest; none if it has been so since
+    /// it was made.
     pub(crate) async fn claim(
         &self,
         place: &Place,
@@ -114,7 +117,8 @@ impl EtcdStore {
                 Some(seen) => (granted(request, seen), seen + 1),
                 None => (holding(request), entry.create_revision),
             };
-            // The lease of a place in the line says nothing about the lock's: it may be longer, too.
+            // The lease of a place in the line says nothing about the lock's: it may be longer,
+            // too.
             let hold = |lease| put(&entry.key, text, lease);
             if let Some(lease) = self.replace(entry, seconds(request.ttl), hold).await? {
                 let lease = Lease::new(self.mint(fence)?, span(lease.seconds));
@@ -124,7 +128,8 @@ impl EtcdStore {
         self.prolong(place, ExtendBy::AtLeast(request.ttl)).await
     }
 
-    /// Makes an entry; `None` if the lock turned out to be other than expected and must be looked at again.
+    /// Makes an entry; `None` if the lock turned out to be other than expected and must be looked
+    /// at again.
     async fn enter(
         &self,
         place: &Place,
@@ -206,7 +211,8 @@ impl EtcdStore {
         Ok(())
     }
 
-    /// Watches the entry before ours from `revision` on, if somebody here listens and nobody watches yet.
+    /// Watches the entry before ours from `revision` on, if somebody here listens and nobody
+    /// watches yet.
     async fn watch_predecessor(
         &self,
         place: &Place,

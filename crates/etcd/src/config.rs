@@ -1,6 +1,7 @@
 //! Where the cluster is and how it is used: from a URL, or set one by one.
 //!
-//! Only checks and defaults; connections are made elsewhere. `Debug` and errors never show a password.
+//! Only checks and defaults; connections are made elsewhere. `Debug` and errors never show a
+//! password.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -41,14 +42,16 @@ pub struct EtcdConfig {
 }
 
 impl EtcdConfig {
-    /// Reads a URL: `etcd://[user:password@]host[:2379][,host…][/prefix][?option=value&…]`, or `etcds://` for TLS.
+    /// Reads a URL: `etcd://[user:password@]host[:2379][,host…][/prefix][?option=value&…]`, or
+    /// `etcds://` for TLS.
     ///
-    /// Options: `epoch`, `timeout`, `connect_timeout`, `tls_ca`, `tls_cert`, `tls_key`, `tls_name`. An unknown one is
-    /// an error: a typing mistake in the name of a safety option must not pass in silence.
+    /// Options: `epoch`, `timeout`, `connect_timeout`, `tls_ca`, `tls_cert`, `tls_key`, `tls_name`.
+    /// An unknown one is an error: a typing mistake in the name of a safety option must not pass in
+    /// silence.
     ///
     /// # Errors
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig), saying which part is wrong, never repeating the
-    /// user or the password.
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig), saying which part is wrong,
+    /// never repeating the user or the password.
     pub fn from_url(url: &str) -> Result<Self, LockError> {
         let parts = UrlParts::parse("etcd", url, "etcd://127.0.0.1:2379")?;
         let tls = match parts.scheme.as_str() {
@@ -79,8 +82,8 @@ impl EtcdConfig {
     /// What stands before every key in etcd, with a slash at its end; `holdtight/` by default.
     ///
     /// # Errors
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if it is empty, too long, or has control
-    /// characters.
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if it is empty, too long, or has
+    /// control characters.
     pub fn prefix(self, prefix: impl Into<String>) -> Result<Self, LockError> {
         let mut prefix = prefix.into();
         if !prefix.ends_with('/') && !prefix.is_empty() {
@@ -89,10 +92,11 @@ impl EtcdConfig {
         Self { prefix, ..self }.check()
     }
 
-    /// Raises all fences above those of an earlier life of the cluster: a fence is `(epoch << 48) + revision`.
+    /// Raises all fences above those of an earlier life of the cluster: a fence is `(epoch << 48) +
+    /// revision`.
     ///
-    /// Revisions start again when a cluster is rebuilt or an old snapshot is restored. Whoever does that raises the
-    /// epoch by one, for every client. Zero by default.
+    /// Revisions start again when a cluster is rebuilt or an old snapshot is restored. Whoever does
+    /// that raises the epoch by one, for every client. Zero by default.
     pub fn epoch(self, epoch: u16) -> Self {
         Self { epoch, ..self }
     }

@@ -7,8 +7,8 @@ use tonic::transport::Endpoint;
 
 use crate::config::{EtcdConfig, invalid};
 
-/// Pings on a connection with open streams, so that a watch on a dead one ends. etcd closes connections that ping
-/// more often than every 5 s, or ping while nothing is open.
+/// Pings on a connection with open streams, so that a watch on a dead one ends. etcd closes
+/// connections that ping more often than every 5 s, or ping while nothing is open.
 const PING_EVERY: Duration = Duration::from_secs(10);
 
 /// All members that the settings name, in their order.

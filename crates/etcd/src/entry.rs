@@ -1,13 +1,15 @@
-//! What the value of an entry says: whether it still waits, under which fence it holds the lock, and for whom.
+//! What the value of an entry says: whether it still waits, under which fence it holds the lock,
+//! and for whom.
 //!
-//! A lock that was taken while it was free has its create revision for a fence, and the owner that its name tells: its
-//! value is only for people. One that waited is granted later than it was made, and meanwhile the holder before it may
-//! have been given a newer fence by a resume. So its fence is read off the cluster in the moment of its grant, and written
-//! down. A resumed one keeps its name, and with it its place before all that wait, but belongs to another secret.
+//! A lock that was taken while it was free has its create revision for a fence, and the owner that
+//! its name tells: its value is only for people. One that waited is granted later than it was made,
+//! and meanwhile the holder before it may have been given a newer fence by a resume. So its fence
+//! is read off the cluster in the moment of its grant, and written down. A resumed one keeps its
+//! name, and with it its place before all that wait, but belongs to another secret.
 //!
-//! A fence that is written down is one more than the revision at which the entry was seen to be the oldest. Whoever held
-//! the lock before was gone by then, and had no fence above that revision; the write itself gets at least that number, and
-//! all that follows happens after the write.
+//! A fence that is written down is one more than the revision at which the entry was seen to be the
+//! oldest. Whoever held the lock before was gone by then, and had no fence above that revision; the
+//! write itself gets at least that number, and all that follows happens after the write.
 
 use holdtight_core::AcquireRequest;
 
@@ -20,7 +22,8 @@ const WAITING: &[u8] = b"v=1 waiting=1 ";
 /// One that was granted, to the owner that its name tells.
 const HOLDING: &[u8] = b"v=1 ";
 
-/// One that was resumed under another secret. Sorted after all others, so that etcd can tell them apart by comparing.
+/// One that was resumed under another secret. Sorted after all others, so that etcd can tell them
+/// apart by comparing.
 const RESUMED: &[u8] = b"w=1 ";
 
 /// Greater values say whom an entry belongs to; with others its name does.
@@ -42,7 +45,8 @@ pub(crate) fn granted(request: &AcquireRequest, seen: i64) -> Vec<u8> {
     [HOLDING, fence.as_bytes(), request.owner.to_text().as_bytes()].concat()
 }
 
-/// The value of an entry that was seen at revision `seen` to hold the lock, and does so for `place` from now on.
+/// The value of an entry that was seen at revision `seen` to hold the lock, and does so for `place`
+/// from now on.
 pub(crate) fn resumed(request: &AcquireRequest, seen: i64, place: &Place) -> Vec<u8> {
     let id = String::from_utf8_lossy(place.id());
     let mark = format!("fence={} id={id} ", seen + 1);
@@ -68,7 +72,8 @@ impl KeyValue {
         })
     }
 
-    /// The revision that is the fence of this entry's grant; `None` if what stands there cannot be one.
+    /// The revision that is the fence of this entry's grant; `None` if what stands there cannot be
+    /// one.
     pub(crate) fn fence(&self) -> Option<i64> {
         let value = self.value.as_slice();
         let rest = value.strip_prefix(HOLDING).or_else(|| value.strip_prefix(RESUMED));

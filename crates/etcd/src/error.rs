@@ -1,7 +1,9 @@
-//! From gRPC's errors to ours, in one place: what is definite, what is unknown, and what to do about it.
+//! From gRPC's errors to ours, in one place: what is definite, what is unknown, and what to do
+//! about it.
 //!
-//! A code alone does not tell whether a step was done: `Unavailable` is said by a member that refused to begin, by
-//! one that gave up in the middle, and by our own client when a connection breaks. The text tells.
+//! A code alone does not tell whether a step was done: `Unavailable` is said by a member that
+//! refused to begin, by one that gave up in the middle, and by our own client when a connection
+//! breaks. The text tells.
 
 use std::error::Error as _;
 
@@ -46,7 +48,8 @@ impl Fault {
             source = error.source();
         }
         let text = status.message();
-        // Only a server's own words are definite: our side makes statuses too, when it cannot read an answer.
+        // Only a server's own words are definite: our side makes statuses too, when it cannot read
+        // an answer.
         let said = text.starts_with("etcdserver:")
             || text.starts_with("mvcc:")
             || text.starts_with("auth:");
@@ -102,7 +105,8 @@ impl Fault {
         !matches!(self, Self::Final(..))
     }
 
-    /// Whether the same request may be sent once more: it is known not to have been done, or does nothing.
+    /// Whether the same request may be sent once more: it is known not to have been done, or does
+    /// nothing.
     pub(crate) fn may_be_repeated(self, effect: Effect) -> bool {
         match self {
             Self::Unconnected | Self::Refused | Self::StaleToken => true,

@@ -1,8 +1,9 @@
 //! Moving the end of a lease later, though etcd can only restart one.
 //!
-//! A lease that is long enough is restarted, and then the entry is read once more: it must still be ours and hang on
-//! that lease, because some servers have kept leases alive that were gone. One that is too short is replaced: the
-//! entry is hung on a new one, in a transaction that fails if anybody touched it, and keeps its fence.
+//! A lease that is long enough is restarted, and then the entry is read once more: it must still be
+//! ours and hang on that lease, because some servers have kept leases alive that were gone. One
+//! that is too short is replaced: the entry is hung on a new one, in a transaction that fails if
+//! anybody touched it, and keeps its fence.
 
 use holdtight_core::{ExtendBy, ExtendRequest, Extension, Lease, LockError, MAX_TTL};
 
@@ -40,8 +41,9 @@ impl EtcdStore {
         Ok(futures_util::future::join_all(answers).await)
     }
 
-    /// The common case for the whole batch: one read, the keep-alives, one more read. `None` for whatever is left
-    /// to be done one by one; an error speaks for all and says that nothing was done.
+    /// The common case for the whole batch: one read, the keep-alives, one more read. `None` for
+    /// whatever is left to be done one by one; an error speaks for all and says that nothing was
+    /// done.
     async fn restart(
         &self,
         requests: &[ExtendRequest],
@@ -123,7 +125,8 @@ impl EtcdStore {
         let length =
             length.unwrap_or_else(|| Err(LockError::internal("no keep-alive was sent")))?;
         if length > 0 && length < wanted {
-            // Longer than the old one can ever be, so that nothing is shortened, whoever restarts the old one.
+            // Longer than the old one can ever be, so that nothing is shortened, whoever restarts
+            // the old one.
             let new = self.replace(entry, wanted, |lease| rehang(&entry.key, lease)).await?;
             return new.map(|new| self.extended(entry, new.seconds)).transpose();
         }
@@ -151,7 +154,8 @@ impl EtcdStore {
                 Ok(None) => {
                     return Ok(self.is_unchanged(&entry).await?.then_some(Extension::NotHeld));
                 }
-                // The lease is as long as it was when we looked, or somebody made it longer: nobody knows.
+                // The lease is as long as it was when we looked, or somebody made it longer: nobody
+                // knows.
                 Err(error) if added.is_some() => return Err(doubtful(error)),
                 Err(error) => return Err(error),
             };
@@ -161,7 +165,8 @@ impl EtcdStore {
             {
                 break;
             }
-            // Somebody may restart the first lease while we replace it. So it is looked at again afterwards.
+            // Somebody may restart the first lease while we replace it. So it is looked at again
+            // afterwards.
             let swapped = self.swap(&entry, wanted, |lease| rehang(&entry.key, lease)).await;
             let swapped =
                 swapped.map_err(|error| if added.is_some() { doubtful(error) } else { error });
@@ -183,7 +188,8 @@ impl EtcdStore {
         self.extended(&entry, new.seconds).map(Some)
     }
 
-    /// Hangs an entry on a new lease by the step `hang`, and ends the old one; `None` if it changed since it was read.
+    /// Hangs an entry on a new lease by the step `hang`, and ends the old one; `None` if it changed
+    /// since it was read.
     pub(crate) async fn replace(
         &self,
         entry: &KeyValue,

@@ -50,7 +50,8 @@ impl EtcdStore {
     ) -> Result<Vec<Holder>, LockError> {
         let mut range = self.names.all(prefix);
         let mut found: Vec<(Key, KeyValue)> = Vec::new();
-        // Where the holder of each lock stands in `found`: its entries follow each other, but not by age.
+        // Where the holder of each lock stands in `found`: its entries follow each other, but not
+        // by age.
         let mut places: HashMap<Key, usize> = HashMap::new();
         if limit == 0 {
             return Ok(Vec::new());
@@ -72,7 +73,8 @@ impl EtcdStore {
                 }
             }
             match last {
-                // The last lock may have more entries on the next page, so one more is found than needed.
+                // The last lock may have more entries on the next page, so one more is found than
+                // needed.
                 Some(mut next) if more && found.len() <= limit => {
                     next.push(0);
                     range = Range { start: next, end: range.end };

@@ -1,7 +1,7 @@
 //! Leases: granted with at least what was asked, kept alive, read, and let go.
 //!
-//! etcd counts in whole seconds, has a minimum of its own (two seconds with default settings), and may always grant
-//! more than was asked. What counts is what it says.
+//! etcd counts in whole seconds, has a minimum of its own (two seconds with default settings), and
+//! may always grant more than was asked. What counts is what it says.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -58,7 +58,8 @@ pub(crate) fn span(seconds: i64) -> Duration {
 impl Link {
     /// A new lease of at least `seconds`.
     pub(crate) async fn grant(self: &Arc<Self>, seconds: i64) -> Result<Granted, LockError> {
-        // Random, not counted: whoever can guess a lease's number could end it on servers that don't check.
+        // Random, not counted: whoever can guess a lease's number could end it on servers that
+        // don't check.
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|error| {
             LockError::internal("the operating system gave no random bytes for a lease")
@@ -77,7 +78,8 @@ impl Link {
         Ok(Granted { id, seconds: answer.ttl })
     }
 
-    /// Ends a lease that no lock of ours hangs on, in the background. If it fails, the lease ends by itself.
+    /// Ends a lease that no lock of ours hangs on, in the background. If it fails, the lease ends
+    /// by itself.
     pub(crate) fn let_go(self: &Arc<Self>, id: i64) -> JoinHandle<()> {
         let link = Arc::clone(self);
         spawn_lasting(async move {
@@ -93,8 +95,9 @@ impl Link {
         })
     }
 
-    /// The same for the last thing that a program may do before it ends: its lease would be left behind, for as long as it
-    /// was asked for. So it is waited for; in a program that does this all the time, the one before it is.
+    /// The same for the last thing that a program may do before it ends: its lease would be left
+    /// behind, for as long as it was asked for. So it is waited for; in a program that does this
+    /// all the time, the one before it is.
     pub(crate) async fn end(self: &Arc<Self>, id: i64) {
         let (began, task) = (Instant::now(), self.let_go(id));
         let awaited = {
@@ -127,7 +130,8 @@ impl Link {
         Ok(Some(Rest { least, most: (least + 1).min(answer.granted_ttl) }))
     }
 
-    /// Restarts several leases; their full length in seconds each, not positive for one that is gone.
+    /// Restarts several leases; their full length in seconds each, not positive for one that is
+    /// gone.
     ///
     /// Answers stand in the order of `ids`. An error says nothing about its lease.
     pub(crate) async fn keep_alive(self: &Arc<Self>, ids: &[i64]) -> Vec<Result<i64, LockError>> {

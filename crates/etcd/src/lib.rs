@@ -1,7 +1,8 @@
-//! Holdtight on etcd: locks that hold through the loss of any minority of servers, served in the order of asking.
+//! Holdtight on etcd: locks that hold through the loss of any minority of servers, served in the
+//! order of asking.
 //!
-//! Users depend on the crate `holdtight` and write an `etcd://` URL. This crate is the store behind it:
-//! [`EtcdStore`] fulfils [`Backend`](holdtight_core::Backend), [`EtcdConfig`] says where it is.
+//! Users depend on the crate `holdtight` and write an `etcd://` URL. This crate is the store behind
+//! it: [`EtcdStore`] fulfils [`Backend`](holdtight_core::Backend), [`EtcdConfig`] says where it is.
 //!
 //! Building needs no protocol compiler: the stubs are made by `cargo xtask codegen` and committed.
 //!

@@ -1,8 +1,9 @@
-//! Who waits here: the bells of this process's waiters, and what is remembered of their places in etcd's queue.
+//! Who waits here: the bells of this process's waiters, and what is remembered of their places in
+//! etcd's queue.
 //!
-//! Nothing here decides who holds a lock. It saves requests: a place whose predecessor is being watched is not watched
-//! twice, a lease that was kept alive a moment ago is left alone, and a lock that was just busy is looked at before a
-//! lease is made for it in vain.
+//! Nothing here decides who holds a lock. It saves requests: a place whose predecessor is being
+//! watched is not watched twice, a lease that was kept alive a moment ago is left alone, and a lock
+//! that was just busy is looked at before a lease is made for it in vain.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -58,7 +59,8 @@ impl Line {
         self.waiters.notify_all_of(lock);
     }
 
-    /// Remembers the place that was made at `created` and just kept alive. Its predecessor is not watched yet.
+    /// Remembers the place that was made at `created` and just kept alive. Its predecessor is not
+    /// watched yet.
     pub(crate) fn stand(&self, place: &Place, created: i64) {
         self.waiters.with(&place.lock.start, |places| {
             let now = Instant::now();
@@ -77,7 +79,8 @@ impl Line {
         self.with(place, created, |waiting| waiting.kept_alive.elapsed() < span).unwrap_or(false)
     }
 
-    /// Whether the predecessor of this place has a watcher that still watches; `None` if nobody here listens.
+    /// Whether the predecessor of this place has a watcher that still watches; `None` if nobody
+    /// here listens.
     pub(crate) fn is_watched(&self, place: &Place, created: i64) -> Option<bool> {
         self.with(place, created, |waiting| {
             waiting.watcher.as_ref().is_some_and(|watcher| !watcher.is_finished())

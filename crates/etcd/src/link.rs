@@ -1,7 +1,8 @@
 //! The way to the cluster: one connection to one member at a time, another when that fails.
 //!
-//! A request that is known not to have been done goes to the next member at once; one whose outcome is unknown is
-//! the caller's to settle. Every answer is checked to come from the one cluster, and never from its past.
+//! A request that is known not to have been done goes to the next member at once; one whose outcome
+//! is unknown is the caller's to settle. Every answer is checked to come from the one cluster, and
+//! never from its past.
 //!
 //! A stopped process still takes connections, so one counts as open when the member has answered on
 //! it. Behaviour in an outage is the kit's.
@@ -114,7 +115,8 @@ headed! {
 }
 
 impl Open {
-    /// `message` with what every request carries: the token, and the demand that the member has a leader.
+    /// `message` with what every request carries: the token, and the demand that the member has a
+    /// leader.
     pub(crate) fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
@@ -173,8 +175,9 @@ impl Link {
         }
     }
 
-    /// The same for a call on the connection in use, which is left for the next member if the caller gives up on it after
-    /// a silence: it may be dead without anybody having said so, and a renewal has no time for many such calls.
+    /// The same for a call on the connection in use, which is left for the next member if the
+    /// caller gives up on it after a silence: it may be dead without anybody having said so, and a
+    /// renewal has no time for many such calls.
     pub(crate) async fn timely_on<T>(
         &self,
         wire: &Arc<Wire>,
@@ -201,9 +204,11 @@ impl Link {
         first.err().is_none_or(|first| first == id)
     }
 
-    /// Asks every member which cluster it belongs to, if there are several; those that do not answer say nothing.
+    /// Asks every member which cluster it belongs to, if there are several; those that do not
+    /// answer say nothing.
     ///
-    /// Each process starts at another member. If they belonged to two clusters, each cluster would grant every lock.
+    /// Each process starts at another member. If they belonged to two clusters, each cluster would
+    /// grant every lock.
     pub(crate) async fn compare_clusters(self: &Arc<Self>) -> Result<(), LockError> {
         if self.members.len() < 2 {
             return Ok(());
@@ -265,8 +270,8 @@ impl Link {
         self.connection.get(open).await
     }
 
-    /// Connects to the first member that answers, beginning with the one that is next. Each has a head start, so that
-    /// clients stay spread over the members while all of them are well.
+    /// Connects to the first member that answers, beginning with the one that is next. Each has a
+    /// head start, so that clients stay spread over the members while all of them are well.
     async fn open_any(&self) -> Result<Open, LockError> {
         let (first, members) = (self.next.load(Ordering::Relaxed), self.members.len());
         let mut ahead = (0..members).map(|step| (first + step) % members);
@@ -350,7 +355,8 @@ impl Link {
         }
     }
 
-    /// Draws the conclusion from a failed request: the next one goes elsewhere, or authenticates anew.
+    /// Draws the conclusion from a failed request: the next one goes elsewhere, or authenticates
+    /// anew.
     pub(crate) fn blame(&self, wire: &Arc<Wire>, fault: Fault) {
         if fault == Fault::StaleToken {
             self.drop_wire(wire, wire.member);

@@ -1,8 +1,9 @@
 //! Taking several locks in one transaction: all of them, or none.
 //!
-//! Each lock hangs on a lease of its own, because each is extended and released on its own. What is ours already, from
-//! an attempt whose answer was lost, is extended first, and the transaction makes the rest only if that still stands.
-//! Nobody stands in line here: whoever wants to wait for several locks does so lock by lock.
+//! Each lock hangs on a lease of its own, because each is extended and released on its own. What is
+//! ours already, from an attempt whose answer was lost, is extended first, and the transaction
+//! makes the rest only if that still stands. Nobody stands in line here: whoever wants to wait for
+//! several locks does so lock by lock.
 
 use holdtight_core::{AcquireRequest, Extension, Lease, LockError, ManyAttempt};
 
@@ -76,7 +77,8 @@ impl EtcdStore {
         note_holders(wishes, &mut self.link.read(questions).await?)
     }
 
-    /// Gives what is ours already its full lease: a lease for each, nothing for what is free. `None` if one is gone.
+    /// Gives what is ours already its full lease: a lease for each, nothing for what is free.
+    /// `None` if one is gone.
     async fn keep_ours(
         &self,
         wishes: &[Wish<'_>],
@@ -95,7 +97,8 @@ impl EtcdStore {
         Ok(Some(kept))
     }
 
-    /// Makes the entries that are missing, if the others still stand; `None` if the locks are other than expected.
+    /// Makes the entries that are missing, if the others still stand; `None` if the locks are other
+    /// than expected.
     async fn make_rest(
         &self,
         wishes: &mut [Wish<'_>],

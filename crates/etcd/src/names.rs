@@ -1,8 +1,9 @@
 //! How a lock and its entries are called in etcd.
 //!
-//! A lock is a range: `PREFIX KEY 0x1F`, and below it one key for its holder and one for each waiter. User keys have
-//! no control characters, so no lock's range can reach into another's. An entry is named by a hash of the owner's
-//! secret: etcd writes the names of slow requests to its log, and what stands there must open nothing.
+//! A lock is a range: `PREFIX KEY 0x1F`, and below it one key for its holder and one for each
+//! waiter. User keys have no control characters, so no lock's range can reach into another's. An
+//! entry is named by a hash of the owner's secret: etcd writes the names of slow requests to its
+//! log, and what stands there must open nothing.
 
 use std::fmt::Write as _;
 

@@ -14,8 +14,9 @@ use crate::store::EtcdStore;
 /// `(major, minor, patch)`.
 type Version = (u32, u32, u32);
 
-/// In each line the first release in which all known faults that can lose or keep a lock wrongly are mended:
-/// a paused leader that ends live leases, revisions that go back, keep-alives of leases that are gone.
+/// In each line the first release in which all known faults that can lose or keep a lock wrongly
+/// are mended: a paused leader that ends live leases, revisions that go back, keep-alives of leases
+/// that are gone.
 const MENDED: &[Version] = &[(3, 4, 38), (3, 5, 23), (3, 6, 5)];
 
 impl EtcdStore {

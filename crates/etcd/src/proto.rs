@@ -23,7 +23,8 @@ pub struct KeyValue {
     #[prost(int64, tag = "6")]
     pub lease: i64,
 }
-/// Field 7, `serializable`, is left out on purpose: a lock is never read from a member that may be behind.
+/// Field 7, `serializable`, is left out on purpose: a lock is never read from a member that may be
+/// behind.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RangeRequest {
     #[prost(bytes = "vec", tag = "1")]
@@ -192,7 +193,8 @@ pub mod response_op {
         ResponseDeleteRange(super::DeleteRangeResponse),
     }
 }
-/// With `range_end` every key of the range must fulfil it; an empty range counts as one key with revision 0.
+/// With `range_end` every key of the range must fulfil it; an empty range counts as one key with
+/// revision 0.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Compare {
     #[prost(enumeration = "compare::CompareResult", tag = "1")]

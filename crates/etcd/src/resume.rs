@@ -1,8 +1,9 @@
-//! Taking up a lock that was detached: the same entry, so that nobody in line comes before it, under a fresh secret and
-//! a fresh fence, in one transaction.
+//! Taking up a lock that was detached: the same entry, so that nobody in line comes before it,
+//! under a fresh secret and a fresh fence, in one transaction.
 //!
-//! Whoever holds the token of a detached lock holds no more than the right to resume it, once. What stands in the entry
-//! afterwards, and why its fence is greater than all before and smaller than all later ones, is told in `entry.rs`.
+//! Whoever holds the token of a detached lock holds no more than the right to resume it, once. What
+//! stands in the entry afterwards, and why its fence is greater than all before and smaller than
+//! all later ones, is told in `entry.rs`.
 
 use holdtight_core::{ExtendBy, Extension, Lease, LockError, Release, Transfer, TransferRequest};
 
@@ -35,7 +36,8 @@ impl EtcdStore {
                 return Ok(Transfer::NotHeld);
             }
             if !self.is_alive(&entry).await? {
-                // Over, and etcd is about to remove it; unless it was hung on another lease just now.
+                // Over, and etcd is about to remove it; unless it was hung on another lease just
+                // now.
                 if self.is_unchanged(&entry).await? {
                     return Ok(Transfer::NotHeld);
                 }

@@ -1,6 +1,8 @@
-//! The store itself: opens the link, knows how fences are made, and answers the contract of [`Backend`].
+//! The store itself: opens the link, knows how fences are made, and answers the contract of
+//! [`Backend`].
 //!
-//! What each step sends and how the answer is read stands in `acquire.rs`, `extend.rs` and `inspect.rs`.
+//! What each step sends and how the answer is read stands in `acquire.rs`, `extend.rs` and
+//! `inspect.rs`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,14 +26,15 @@ use crate::txn::{oldest, put, read, was_created};
 /// How many locks one batch takes or extends: etcd takes at most 128 steps in a transaction.
 pub(crate) const MAX_BATCH: usize = 100;
 
-/// How much longer than asked a lease may last: up to a second to the next whole one, half a second until etcd looks,
-/// and the time to agree that it is over.
+/// How much longer than asked a lease may last: up to a second to the next whole one, half a second
+/// until etcd looks, and the time to agree that it is over.
 const TTL_SLACK: Duration = Duration::from_secs(2);
 
 /// The shortest lease with etcd's default settings, for when it cannot be asked for.
 const USUAL_MIN_TTL: Duration = Duration::from_secs(2);
 
-/// How long a store that is ready waits for members that have not yet said which cluster they belong to.
+/// How long a store that is ready waits for members that have not yet said which cluster they
+/// belong to.
 const COMPARING: Duration = Duration::from_millis(200);
 
 /// Bits of a fence that hold the revision; the rest hold the epoch.
@@ -39,7 +42,8 @@ const REVISION_BITS: u32 = 48;
 
 /// Locks in etcd.
 ///
-/// One connection to one member serves all requests and wake-ups; when it fails, another member is asked.
+/// One connection to one member serves all requests and wake-ups; when it fails, another member is
+/// asked.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), holdtight_core::LockError> {
@@ -60,9 +64,10 @@ impl EtcdStore {
     /// Connects to the cluster that `url` names, and checks that it can keep locks.
     ///
     /// # Errors
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) for a wrong URL, or a cluster that cannot keep
-    /// locks; [`Unavailable`](holdtight_core::ErrorKind::Unavailable) if no member can be reached or none has a
-    /// leader; [`AuthFailed`](holdtight_core::ErrorKind::AuthFailed) if the user is refused.
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) for a wrong URL, or a cluster
+    /// that cannot keep locks; [`Unavailable`](holdtight_core::ErrorKind::Unavailable) if no member
+    /// can be reached or none has a leader; [`AuthFailed`](holdtight_core::ErrorKind::AuthFailed)
+    /// if the user is refused.
     ///
     /// # Cancel safety
     /// Cancel-safe: at most a lease without a lock stays behind, for a few seconds.
@@ -99,7 +104,8 @@ impl EtcdStore {
             }
         };
         if !compared {
-            // Members that do not answer must not keep anybody from the others. Two clusters may be why the rest failed.
+            // Members that do not answer must not keep anybody from the others. Two clusters may be
+            // why the rest failed.
             tokio::time::timeout(COMPARING, comparing).await.unwrap_or(Ok(()))?;
         }
         prepared?;
@@ -108,9 +114,11 @@ impl EtcdStore {
 
     /// Finds out how short a lease may be, and whether this cluster and this user will do.
     async fn prepare(&mut self) -> Result<(), LockError> {
-        // The minimum depends on the server's election timeout, which no request tells; a grant does.
+        // The minimum depends on the server's election timeout, which no request tells; a grant
+        // does.
         let mut granted = self.link.grant(1).await;
-        // It binds nothing, so a member that fell silent over it need not be the last that is asked.
+        // It binds nothing, so a member that fell silent over it need not be the last that is
+        // asked.
         if matches!(&granted, Err(error) if error.kind() == ErrorKind::Unavailable)
             && self.link.members().len() > 1
             && !self.link.is_unreachable()
@@ -122,7 +130,8 @@ impl EtcdStore {
                 self.link.let_go(shortest.id);
                 self.min_ttl = span(shortest.seconds);
             }
-            // A database that is full takes no grants, but can be read, and locks in it can be renewed and given back.
+            // A database that is full takes no grants, but can be read, and locks in it can be
+            // renewed and given back.
             Err(error) if error.kind() == ErrorKind::RateLimited => {
                 tracing::warn!(%error, "etcd takes no new locks now");
             }
@@ -135,9 +144,11 @@ impl EtcdStore {
         self.admit().await
     }
 
-    /// Whether this user may read and write under the prefix: better said now than at the first lock.
+    /// Whether this user may read and write under the prefix: better said now than at the first
+    /// lock.
     ///
-    /// etcd checks the rights to all steps of a transaction, also of the branch that it does not take.
+    /// etcd checks the rights to all steps of a transaction, also of the branch that it does not
+    /// take.
     async fn rehearse(&self) -> Result<(), LockError> {
         let range = self.names.all("");
         let never = TxnRequest {

@@ -1,8 +1,9 @@
 //! Watches the one entry before ours in a lock's queue, and rings when it is gone.
 //!
-//! Before a broken stream is opened again, on another member if need be, the entry is read: what happened meanwhile may
-//! no longer be in etcd's history, and servers before 3.4.36, 3.5.19 and 3.6 lose the deletion that stands exactly where
-//! the history begins. Rings are hints: the waiter asks again anyway, now and then.
+//! Before a broken stream is opened again, on another member if need be, the entry is read: what
+//! happened meanwhile may no longer be in etcd's history, and servers before 3.4.36, 3.5.19 and 3.6
+//! lose the deletion that stands exactly where the history begins. Rings are hints: the waiter asks
+//! again anyway, now and then.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -12,8 +12,8 @@ use support::{
     release, secret, subscribe, taken_in_turn,
 };
 
-/// Turns authentication on: `root`, `ann` who may use the prefix `holdtight/` and nothing else, and `bob` who may only
-/// read there.
+/// Turns authentication on: `root`, `ann` who may use the prefix `holdtight/` and nothing else, and
+/// `bob` who may only read there.
 async fn lock_down(server: &Etcd) {
     for (user, password) in [("root", "r00t"), ("ann", "p@ss/w:rd"), ("bob", "b0b")] {
         admin(server, "auth/user/add", &format!(r#"{{"name":"{user}","password":"{password}"}}"#))
@@ -84,13 +84,15 @@ on_etcd! {
         let store = connect(&url(server, ANN, "")).await;
         let (key, me) = (key("k"), secret());
         let lease = granted(&store, &key, &me).await;
-        // A member forgets its tokens when it restarts; our connection is new, and so must the token be.
+        // A member forgets its tokens when it restarts; our connection is new, and so must the
+        // token be.
         server.process().kill();
         server.restart().await;
         recovers(&store).await;
         let extended = extend(&store, &key, &me, ExtendBy::AtLeast(LONG)).await.unwrap();
         assert!(matches!(extended, Extension::Extended(now) if now.fence == lease.fence));
-        // A password that is set anew ends the tokens that were given for it, on connections that live on.
+        // A password that is set anew ends the tokens that were given for it, on connections that
+        // live on.
         let root = admin(server, "auth/authenticate", r#"{"name":"root","password":"r00t"}"#).await;
         let root = support::field(&root, "token").unwrap().to_owned();
         for _ in 0..3 {

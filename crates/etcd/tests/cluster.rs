@@ -1,7 +1,9 @@
-//! Three members, and what becomes of locks when some of them fail. One test at a time: each starts a cluster.
+//! Three members, and what becomes of locks when some of them fail. One test at a time: each starts
+//! a cluster.
 //!
-//! Debian's etcd 3.4.23 has known faults around paused leaders (the probe warns of them): there these tests ask that a
-//! loss is noticed and that fences rise, and where no such fault can play that nothing is lost at all.
+//! Debian's etcd 3.4.23 has known faults around paused leaders (the probe warns of them): there
+//! these tests ask that a loss is noticed and that fences rise, and where no such fault can play
+//! that nothing is lost at all.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! The whole way: locks as users take them, with their renewal, waiting and release, on a real etcd.
+//! The whole way: locks as users take them, with their renewal, waiting and release, on a real
+//! etcd.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! Each fault alone, with a real member behind a proxy: what a step answers, and what is true afterwards.
+//! Each fault alone, with a real member behind a proxy: what a step answers, and what is true
+//! afterwards.
 
 mod support;
 

@@ -1,5 +1,6 @@
-//! Members that lie, as buggy ones have: keep-alives that say "done" for leases that are gone, or answer for another,
-//! leases and transactions that are not what was asked for. Whatever they say, nobody is told that he holds a lock.
+//! Members that lie, as buggy ones have: keep-alives that say "done" for leases that are gone, or
+//! answer for another, leases and transactions that are not what was asked for. Whatever they say,
+//! nobody is told that he holds a lock.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! What only etcd does: the line, the leases behind extensions, the layout, fences over rebuilt clusters.
+//! What only etcd does: the line, the leases behind extensions, the layout, fences over rebuilt
+//! clusters.
 
 mod support;
 
@@ -415,7 +416,8 @@ on_etcd! {
             }
         });
         programs.await.unwrap();
-        // Those by which each of them learned how short a lease may be end by themselves, after seconds.
+        // Those by which each of them learned how short a lease may be end by themselves, after
+        // seconds.
         until("only the lease of the held lock is left", async || leases(server).await == 1).await;
     }
 }
@@ -429,7 +431,8 @@ on_etcd! {
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
             assert!(error.to_string().contains("different etcd clusters"), "{error}");
         }
-        // One of them is away at first: when it comes back, it is found out, and granted nothing before.
+        // One of them is away at first: when it comes back, it is found out, and granted nothing
+        // before.
         other.process().pause();
         let store = connect(&url).await;
         other.process().resume();

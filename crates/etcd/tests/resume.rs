@@ -1,4 +1,5 @@
-//! A detached lock is resumed under a fresh secret and a fresh fence, before everybody who waits for it.
+//! A detached lock is resumed under a fresh secret and a fresh fence, before everybody who waits
+//! for it.
 
 mod support;
 

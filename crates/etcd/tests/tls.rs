@@ -1,6 +1,7 @@
 //! TLS: the certificate and its name are checked, and ours is shown where the server asks for it.
 //!
-//! A small proxy speaks TLS in front of a real etcd, so that the test decides about every certificate.
+//! A small proxy speaks TLS in front of a real etcd, so that the test decides about every
+//! certificate.
 
 mod support;
 
@@ -53,7 +54,8 @@ fn file(server: &Etcd, name: &str, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Speaks TLS in front of `server`; asks clients for a certificate of `clients`, if there is one. Its port.
+/// Speaks TLS in front of `server`; asks clients for a certificate of `clients`, if there is one.
+/// Its port.
 async fn secured(
     server: &Etcd,
     authority: &Authority,

@@ -1,9 +1,12 @@
-//! P11 on one machine: acquire and release through this store, against the least that any lock in a file needs.
+//! P11 on one machine: acquire and release through this store, against the least that any lock in a
+//! file needs.
 //!
-//! Prints ratios only; rounds are interleaved, so that a busy machine slows all of them. `--test` does one short round.
+//! Prints ratios only; rounds are interleaved, so that a busy machine slows all of them. `--test`
+//! does one short round.
 //!
-//! For a tool that counts, such as callgrind or strace, one kind of work can be had alone: `HOLDTIGHT_BENCH_WORK=library
-//! HOLDTIGHT_BENCH_PLACE=DIRECTORY HOLDTIGHT_BENCH_PAIRS=2000`. The difference between two numbers of pairs is the work.
+//! For a tool that counts, such as callgrind or strace, one kind of work can be had alone:
+//! `HOLDTIGHT_BENCH_WORK=library HOLDTIGHT_BENCH_PLACE=DIRECTORY HOLDTIGHT_BENCH_PAIRS=2000`. The
+//! difference between two numbers of pairs is the work.
 
 #[cfg(not(unix))]
 fn main() {}

@@ -1,6 +1,7 @@
 //! What the engine asks of a store, done with files: each call is one step on one record.
 //!
-//! Nothing is decided here. The rules are in `rules`, the locking in `step`, the wake-ups in `wake`.
+//! Nothing is decided here. The rules are in `rules`, the locking in `step`, the wake-ups in
+//! `wake`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -252,8 +253,8 @@ struct Taken<'f> {
     after: Option<Record>,
 }
 
-/// Writes all records, or puts back what was written. A process that dies in between leaves grants that
-/// are bound to it, which are void, or leases that nobody knows of, which end.
+/// Writes all records, or puts back what was written. A process that dies in between leaves grants
+/// that are bound to it, which are void, or leases that nobody knows of, which end.
 fn write_all<'t, 'f: 't>(all: impl Iterator<Item = &'t mut Taken<'f>>) -> Result<(), LockError> {
     let mut done: Vec<&mut Taken<'f>> = Vec::new();
     for taken in all {
@@ -342,7 +343,8 @@ impl Backend for FileStore {
                     if self.config.sync { Ok(None) } else { self.try_extend(&request, None) };
                 answers.push(first.transpose());
                 if answers.last().is_some_and(Option::is_none) {
-                    // Beside each other: one that is frozen must not keep the rest until their leases are over.
+                    // Beside each other: one that is frozen must not keep the rest until their
+                    // leases are over.
                     let (store, key) = (Arc::clone(&self), request.key.clone());
                     let again = move |store: &Self| store.try_extend(&request, None);
                     others.spawn(async move { (at, store.drive(key, again).await) });

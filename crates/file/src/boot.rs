@@ -1,7 +1,9 @@
-//! The store's clock: nanoseconds since this machine booted, the same number in every container on it.
+//! The store's clock: nanoseconds since this machine booted, the same number in every container on
+//! it.
 //!
-//! `CLOCK_BOOTTIME` is shifted inside a time namespace, so the shift is taken out again. The boot id says
-//! whether a record was written since the last boot; where it cannot be trusted, the clock itself says it.
+//! `CLOCK_BOOTTIME` is shifted inside a time namespace, so the shift is taken out again. The boot
+//! id says whether a record was written since the last boot; where it cannot be trusted, the clock
+//! itself says it.
 
 use holdtight_core::{BootClock, Clock, LockError};
 
@@ -9,16 +11,17 @@ use holdtight_core::{BootClock, Clock, LockError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BootId {
     pub(crate) id: [u8; 16],
-    /// The kernel's own id. System containers (LXC, systemd-nspawn) mount a made-up one over it, which
-    /// differs between containers of the same boot.
+    /// The kernel's own id. System containers (LXC, systemd-nspawn) mount a made-up one over it,
+    /// which differs between containers of the same boot.
     pub(crate) genuine: bool,
 }
 
 impl BootId {
     /// Whether something that was written in boot `self` at `written_at` is from before this boot.
     ///
-    /// Never says yes for this boot. With a doubtful id it may say no for an earlier one, but then the
-    /// time stamps of the record are in this boot's past, so its lease ends within its own TTL from now.
+    /// Never says yes for this boot. With a doubtful id it may say no for an earlier one, but then
+    /// the time stamps of the record are in this boot's past, so its lease ends within its own TTL
+    /// from now.
     pub(crate) fn is_over(self, current: Self, written_at: u64, now: u64) -> bool {
         if self.genuine && current.genuine { self.id != current.id } else { written_at > now }
     }
@@ -60,8 +63,8 @@ impl Boot {
         let shift = match read_link("/proc/self/ns/time") {
             Err(_) => 0,
             Ok(mine) => {
-                // The offsets are those of the namespace for children: the same, unless this process
-                // unshared and did not fork.
+                // The offsets are those of the namespace for children: the same, unless this
+                // process unshared and did not fork.
                 if read_link("/proc/self/ns/time_for_children").map_err(without_proc)? != mine {
                     return Err(LockError::invalid_config(
                         "this process has unshared its time namespace without entering it; fork first",
@@ -84,10 +87,11 @@ impl Boot {
     }
 }
 
-/// The lowest fence that may be minted now, so that fences go on increasing when all records were lost.
+/// The lowest fence that may be minted now, so that fences go on increasing when all records were
+/// lost.
 ///
-/// The one use of the wall clock in this store. If the clock was set back, the record's own fence, or
-/// the high-water mark of the ledger, is larger and wins.
+/// The one use of the wall clock in this store. If the clock was set back, the record's own fence,
+/// or the high-water mark of the ledger, is larger and wins.
 pub(crate) fn fence_floor() -> u64 {
     #[expect(clippy::disallowed_methods, reason = "the fence floor, and never a lease")]
     let wall = std::time::SystemTime::now();

@@ -8,8 +8,9 @@ use std::time::Duration;
 use holdtight_core::LockError;
 use holdtight_kit::url::{Options, Split, percent_decode, split};
 
-/// How long a step waits for another process that is inside a step of the same key: less than the second that an
-/// attempt has at least, so that whoever asks is told why and not that the answer is unknown.
+/// How long a step waits for another process that is inside a step of the same key: less than the
+/// second that an attempt has at least, so that whoever asks is told why and not that the answer is
+/// unknown.
 const PATIENCE: Duration = Duration::from_millis(600);
 
 /// Which directory, and how it is used.
@@ -35,11 +36,12 @@ impl Config {
 
     /// The store of this user: `$HOME/.local/state/holdtight`.
     ///
-    /// It is one store for all of a user's processes: `XDG_STATE_HOME`, which a shell may have and cron does not, is not
-    /// read.
+    /// It is one store for all of a user's processes: `XDG_STATE_HOME`, which a shell may have and
+    /// cron does not, is not read.
     ///
     /// # Errors
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if `HOME` is not set to an absolute path.
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if `HOME` is not set to an
+    /// absolute path.
     pub fn for_user() -> Result<Self, LockError> {
         state_directory(&|name| std::env::var_os(name)).map(Self::new)
     }
@@ -47,7 +49,8 @@ impl Config {
     /// Reads `file:` (the store of this user) or `file:/directory`, with `?sync=1` if wanted.
     ///
     /// # Errors
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig), saying what is wrong with the URL.
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig), saying what is wrong with the
+    /// URL.
     pub fn from_url(url: &str) -> Result<Self, LockError> {
         let url = split(url, "file:/var/lib/locks")?;
         if url.scheme != "file" {
@@ -63,16 +66,16 @@ impl Config {
         Ok(config)
     }
 
-    /// Whether every step reaches the disk before it is answered. Off: leases do not outlive a reboot
-    /// anyway, and fences go on from the wall clock. On: fences also survive a power cut together with a
-    /// clock that was set back.
+    /// Whether every step reaches the disk before it is answered. Off: leases do not outlive a
+    /// reboot anyway, and fences go on from the wall clock. On: fences also survive a power cut
+    /// together with a clock that was set back.
     pub fn sync(mut self, sync: bool) -> Self {
         self.sync = sync;
         self
     }
 
-    /// How long a step waits for a process that is inside a step of the same key (0.6 s). Steps last
-    /// microseconds, so only a process that was stopped there lets this pass.
+    /// How long a step waits for a process that is inside a step of the same key (0.6 s). Steps
+    /// last microseconds, so only a process that was stopped there lets this pass.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self

@@ -1,7 +1,8 @@
 //! The store's directory: whether it is fit for locks, and the way to everything in it.
 //!
-//! It is opened once, and with it `keys`, `live` and `new`; all the rest is reached through these descriptors. Each
-//! directory is judged before it is used, whoever made it. A directory that holds anything else is not taken for a store.
+//! It is opened once, and with it `keys`, `live` and `new`; all the rest is reached through these
+//! descriptors. Each directory is judged before it is used, whoever made it. A directory that holds
+//! anything else is not taken for a store.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -27,13 +28,15 @@ use crate::way::{Arrived, walk};
 /// The file with the facts about the whole store, which also says that this is one.
 pub(crate) const LEDGER: &str = "store";
 
-/// How long a step may rely on an earlier look that the store is still where it was: ten milliseconds.
+/// How long a step may rely on an earlier look that the store is still where it was: ten
+/// milliseconds.
 pub(crate) const MOVED: u64 = 10_000_000;
 
 /// How often something is tried again that others may undo meanwhile.
 const TRIES: usize = 64;
 
-/// How often, and how long each time, whoever makes a directory is waited for before it is taken for dead.
+/// How often, and how long each time, whoever makes a directory is waited for before it is taken
+/// for dead.
 const MAKER_WAITS: usize = 20;
 const MAKER_PAUSE: Duration = Duration::from_millis(10);
 
@@ -122,7 +125,8 @@ impl Directory {
         Ok(Self { asked, root, keys, live, new, access, file_system, group, me, seen_at, judged })
     }
 
-    /// Looks again at the directory, those in it and the way to it: somebody may have changed their modes since.
+    /// Looks again at the directory, those in it and the way to it: somebody may have changed their
+    /// modes since.
     pub(crate) fn judge_again(&self) -> Result<(), LockError> {
         let path = self.path();
         walk(&self.asked, self.me, false)?;
@@ -229,7 +233,8 @@ impl Directory {
         }
     }
 
-    /// The same in one call, in a part that was judged before: the kernel makes sure that no link is on the way.
+    /// The same in one call, in a part that was judged before: the kernel makes sure that no link
+    /// is on the way.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     fn open_at_once(&self, name: &Name, write: bool) -> rustix::io::Result<File> {
         use rustix::fs::{ResolveFlags, openat2};
@@ -274,8 +279,8 @@ impl Directory {
             .map_err(|doubt| error::unfit(self.path(), &path.display().to_string(), &doubt))
     }
 
-    /// Gives the finished file `made` in `new` its place as the file of a key, and tells in which part that is.
-    /// `None` if somebody else was there first.
+    /// Gives the finished file `made` in `new` its place as the file of a key, and tells in which
+    /// part that is. `None` if somebody else was there first.
     pub(crate) fn place_record(
         &self,
         made: &str,
@@ -298,8 +303,8 @@ impl Directory {
     }
 }
 
-/// Users whom a namespace does not know all show the same number, which may also be one's own. Only the owner may
-/// open a file without a trace, and for this the kernel compares the true users.
+/// Users whom a namespace does not know all show the same number, which may also be one's own. Only
+/// the owner may open a file without a trace, and for this the kernel compares the true users.
 fn is_really_mine(directory: &File) -> io::Result<bool> {
     match openat(directory, c".", AS_DIRECTORY | QUIET, Mode::empty()) {
         Ok(again) => look_at(&again).map(|_| true),
@@ -340,10 +345,11 @@ fn foreign_contents(root: &File) -> io::Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// Opens a directory inside the store if it is fit for it. If it is missing, it is made, or `None` is the answer.
+/// Opens a directory inside the store if it is fit for it. If it is missing, it is made, or `None`
+/// is the answer.
 ///
-/// One that was made by a process which died before it opened it to the group is mended: by its owner, or, as nobody
-/// else can have put anything into it, by whoever finds it empty.
+/// One that was made by a process which died before it opened it to the group is mended: by its
+/// owner, or, as nobody else can have put anything into it, by whoever finds it empty.
 fn open_inside(
     parent: &Folder,
     name: &str,

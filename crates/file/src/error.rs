@@ -1,4 +1,5 @@
-//! The operating system's errors as errors of a lock: one place that decides which kind each one is.
+//! The operating system's errors as errors of a lock: one place that decides which kind each one
+//! is.
 //!
 //! Paths of the store's own directory may appear in messages; secrets never come here.
 
@@ -37,7 +38,8 @@ pub(crate) fn no_directory(path: &Path, source: io::Error) -> LockError {
     LockError::new(kind, format!("cannot create {}: {why}", path.display())).with_source(source)
 }
 
-/// The store in `store` is not fit for locks because of `what`: refused, with what `doctor` has to say about it.
+/// The store in `store` is not fit for locks because of `what`: refused, with what `doctor` has to
+/// say about it.
 #[cold]
 pub(crate) fn unfit(store: &Path, what: &str, doubt: &Doubt) -> LockError {
     refused(store, "access", &format!("{what} {}", doubt.why), &doubt.fix)

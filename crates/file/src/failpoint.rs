@@ -1,5 +1,5 @@
-//! Where this store can be killed by its own tests, before and after everything that changes the disk, and how
-//! they have it believe in a reboot.
+//! Where this store can be killed by its own tests, before and after everything that changes the
+//! disk, and how they have it believe in a reboot.
 //!
 //! Without the feature `failpoints` every call is empty.
 
@@ -29,7 +29,8 @@ pub(crate) fn point(name: &'static str) {
 #[inline]
 pub(crate) fn point(_name: &'static str) {}
 
-/// A boot id to believe in instead of the kernel's: sixteen bytes of the number in `HOLDTIGHT_FILE_BOOT`.
+/// A boot id to believe in instead of the kernel's: sixteen bytes of the number in
+/// `HOLDTIGHT_FILE_BOOT`.
 #[cfg(feature = "failpoints")]
 pub(crate) fn boot() -> Option<[u8; 16]> {
     Some([std::env::var("HOLDTIGHT_FILE_BOOT").ok()?.parse().ok()?; 16])

@@ -1,8 +1,9 @@
-//! A file that refuses stale holders: its contents are replaced only under a fence that is not older than the one
-//! recorded beside it.
+//! A file that refuses stale holders: its contents are replaced only under a fence that is not
+//! older than the one recorded beside it.
 //!
-//! It knows nothing of locks and stores: any fence of any store will do, as long as one key protects one file. The
-//! contents stay a plain file that every program can read; the fence has a file of its own, `NAME.fence`.
+//! It knows nothing of locks and stores: any fence of any store will do, as long as one key
+//! protects one file. The contents stay a plain file that every program can read; the fence has a
+//! file of its own, `NAME.fence`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, TryLockError};
@@ -40,10 +41,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two looks whether the other write is done.
 const TICK: Duration = Duration::from_millis(2);
 
-/// A file whose contents are replaced as a whole, by the newest holder of a lock and by nobody older.
+/// A file whose contents are replaced as a whole, by the newest holder of a lock and by nobody
+/// older.
 ///
-/// A write under a smaller fence than the largest one seen is refused: it comes from a holder that was paused past
-/// its lease. The same holder may write as often as it likes.
+/// A write under a smaller fence than the largest one seen is refused: it comes from a holder that
+/// was paused past its lease. The same holder may write as often as it likes.
 ///
 /// ```
 /// # fn main() -> Result<(), holdtight_core::LockError> {
@@ -63,25 +65,31 @@ const TICK: Duration = Duration::from_millis(2);
 /// ```
 ///
 /// # How it is done
-/// Under a file lock on `NAME.fence`: compare the fence, record it and wait for the disk, write the new contents to a
-/// file of their own and wait for the disk, rename it to `NAME`. That file is called `.fence-new-` and 32 digits; half of
-/// them are random and recorded in `NAME.fence`, so what a crash leaves is known again and nothing else is ever removed. So
+/// Under a file lock on `NAME.fence`: compare the fence, record it and wait for the disk, write the
+/// new contents to a file of their own and wait for the disk, rename it to `NAME`. That file is
+/// called `.fence-new-` and 32 digits; half of them are random and recorded in `NAME.fence`, so
+/// what a crash leaves is known again and nothing else is ever removed. So
 ///
 /// - a reader sees the old contents or the new ones, never a part, and needs no lock;
-/// - a crash at any moment, of the process or of the machine, leaves the old contents or the new ones, and a fence
-///   that is not older than the contents; it may be newer, of a holder that died before its contents were in place;
-/// - a process that is frozen inside a write keeps others out until it goes on or dies. They get `Unavailable` after
-///   five seconds; nobody can overtake it and be overwritten afterwards.
+/// - a crash at any moment, of the process or of the machine, leaves the old contents or the new
+///   ones, and a fence that is not older than the contents; it may be newer, of a holder that died
+///   before its contents were in place;
+/// - a process that is frozen inside a write keeps others out until it goes on or dies. They get
+///   `Unavailable` after five seconds; nobody can overtake it and be overwritten afterwards.
 ///
 /// # What it asks for
-/// - All writers use this type, or `NAME.fence` and its lock are worth nothing. Whoever may write to the directory can
-///   get around it; so can `rm`.
-/// - `NAME.fence` is its own. If something else stands there, every call but [`read`](Self::read) is refused and leaves
-///   it as it is; and no fenced file can itself have a name that ends with `.fence`.
-/// - A local file system; those of the network are refused. The name is that of a regular file, not of a link. Links on
-///   the way there are followed if they are this user's or root's: another user could point them elsewhere.
-/// - A new file gets the mode that the umask allows; one that is replaced keeps its mode, and belongs to whoever replaced it.
-/// - All calls block. In async code, use a thread for blocking work (`tokio::task::spawn_blocking`).
+/// - All writers use this type, or `NAME.fence` and its lock are worth nothing. Whoever may write
+///   to the directory can get around it; so can `rm`.
+/// - `NAME.fence` is its own. If something else stands there, every call but [`read`](Self::read)
+///   is refused and leaves it as it is; and no fenced file can itself have a name that ends with
+///   `.fence`.
+/// - A local file system; those of the network are refused. The name is that of a regular file, not
+///   of a link. Links on the way there are followed if they are this user's or root's: another user
+///   could point them elsewhere.
+/// - A new file gets the mode that the umask allows; one that is replaced keeps its mode, and
+///   belongs to whoever replaced it.
+/// - All calls block. In async code, use a thread for blocking work
+///   (`tokio::task::spawn_blocking`).
 #[derive(Clone, Debug)]
 pub struct FencedFile {
     path: PathBuf,
@@ -94,9 +102,9 @@ impl FencedFile {
     /// The file at `path`. It need not exist; its directory must.
     ///
     /// # Errors
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if the path names no file, one on a network file
-    /// system, or one that could be taken for a file beside another fenced one, or if another user's link leads there;
-    /// what the file system reports otherwise.
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if the path names no file, one
+    /// on a network file system, or one that could be taken for a file beside another fenced one,
+    /// or if another user's link leads there; what the file system reports otherwise.
     pub fn new(path: impl AsRef<Path>) -> Result<Self, LockError> {
         let path = path.as_ref();
         let Some(name) = path.file_name() else {
@@ -140,10 +148,11 @@ impl FencedFile {
     /// Replaces the contents under `fence`.
     ///
     /// # Errors
-    /// [`NotHeld`](holdtight_core::ErrorKind::NotHeld) if a later holder was here already: nothing was changed.
-    /// [`Ambiguous`](holdtight_core::ErrorKind::Ambiguous) if the contents are in place, but perhaps not yet on the
-    /// disk. [`Unavailable`](holdtight_core::ErrorKind::Unavailable) if another write took too long; other kinds for
-    /// what the file system reports: the contents are as before.
+    /// [`NotHeld`](holdtight_core::ErrorKind::NotHeld) if a later holder was here already: nothing
+    /// was changed. [`Ambiguous`](holdtight_core::ErrorKind::Ambiguous) if the contents are in
+    /// place, but perhaps not yet on the disk.
+    /// [`Unavailable`](holdtight_core::ErrorKind::Unavailable) if another write took too long;
+    /// other kinds for what the file system reports: the contents are as before.
     pub fn replace(&self, fence: Fence, contents: impl AsRef<[u8]>) -> Result<(), LockError> {
         let guard = self.enter(fence)?;
         self.put(&guard, contents.as_ref())?;
@@ -151,8 +160,8 @@ impl FencedFile {
         Ok(())
     }
 
-    /// Changes the contents under `fence`: reads them (`None` if there is no file), and replaces them by what `change`
-    /// makes of them, without anybody in between.
+    /// Changes the contents under `fence`: reads them (`None` if there is no file), and replaces
+    /// them by what `change` makes of them, without anybody in between.
     ///
     /// # Errors
     /// As [`replace`](Self::replace).
@@ -167,8 +176,9 @@ impl FencedFile {
         Ok(())
     }
 
-    /// The contents, read under `fence`: from now on every earlier holder is refused. For work that reads, thinks, and
-    /// then [replaces](Self::replace): a late write of an earlier holder cannot come in between and be overwritten unseen.
+    /// The contents, read under `fence`: from now on every earlier holder is refused. For work that
+    /// reads, thinks, and then [replaces](Self::replace): a late write of an earlier holder cannot
+    /// come in between and be overwritten unseen.
     ///
     /// # Errors
     /// As [`replace`](Self::replace).
@@ -179,7 +189,8 @@ impl FencedFile {
         Ok(contents)
     }
 
-    /// The contents, or `None` if there is no file. Takes no lock: they are whole, and may be old in a moment.
+    /// The contents, or `None` if there is no file. Takes no lock: they are whole, and may be old
+    /// in a moment.
     ///
     /// # Errors
     /// What the file system reports.
@@ -210,8 +221,8 @@ impl FencedFile {
     ///
     /// # Errors
     /// [`Internal`](holdtight_core::ErrorKind::Internal) if the record is damaged,
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if something else stands in its place; what the file
-    /// system reports otherwise.
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if something else stands in its
+    /// place; what the file system reports otherwise.
     pub fn fence(&self) -> Result<Option<Fence>, LockError> {
         match open_file(&self.place()?, &self.side_name(), OFlags::RDONLY) {
             // A write that is under way at this very moment may look like damage, once.
@@ -378,7 +389,8 @@ impl FencedFile {
     fn put(&self, entered: &Entered, contents: &[u8]) -> Result<(), LockError> {
         let (place, new) = (&entered.place, self.unfinished(entered.id));
         let creating = |source| error::io("create", &self.directory.join(&new), source);
-        // What a crash left: nobody else knows this name. We hold the lock, so nobody is writing it.
+        // What a crash left: nobody else knows this name. We hold the lock, so nobody is writing
+        // it.
         let remove = || unlinkat(place, &*new, AtFlags::empty());
         match remove() {
             Ok(()) | Err(rustix::io::Errno::NOENT) => {}
@@ -425,7 +437,8 @@ impl FencedFile {
         self.directory.join(self.side_name())
     }
 
-    /// Where new contents are written: a name that no other file has, not even one whose fence was copied from here.
+    /// Where new contents are written: a name that no other file has, not even one whose fence was
+    /// copied from here.
     fn unfinished(&self, id: Id) -> String {
         let digest: [u8; 32] = Sha256::digest(self.name.as_encoded_bytes()).into();
         format!("{UNFINISHED}{}{}", hex(&id), hex(&digest[..8]))

@@ -1,7 +1,8 @@
 //! Which file systems can hold locks: only those of this machine.
 //!
-//! A network file system may forget, delay or not share file locks and cached pages, so two machines, or two
-//! virtual machines on one host, would each believe their own copy. The decision is a pure function of the type.
+//! A network file system may forget, delay or not share file locks and cached pages, so two
+//! machines, or two virtual machines on one host, would each believe their own copy. The decision
+//! is a pure function of the type.
 
 /// What is known about the file system under a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +21,8 @@ pub(crate) fn of(directory: &std::fs::File) -> std::io::Result<Result<FileSystem
     let stat = rustix::fs::fstatfs(directory)?;
     #[cfg(any(target_os = "linux", target_os = "android"))]
     {
-        // The kernel's magic numbers have 32 bits; the field's width and sign differ between machines.
+        // The kernel's magic numbers have 32 bits; the field's width and sign differ between
+        // machines.
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,

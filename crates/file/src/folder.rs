@@ -1,7 +1,9 @@
-//! One open directory of the store: files in it are opened, made, listed and removed through its descriptor.
+//! One open directory of the store: files in it are opened, made, listed and removed through its
+//! descriptor.
 //!
-//! A name is a single component and is never followed if it is a link, so whatever somebody puts into the directory,
-//! or in the place of the directory itself, nothing outside of it is reached. Which names are ours is for `names`.
+//! A name is a single component and is never followed if it is a link, so whatever somebody puts
+//! into the directory, or in the place of the directory itself, nothing outside of it is reached.
+//! Which names are ours is for `names`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -62,7 +64,8 @@ impl Folder {
     pub(crate) fn open_file(&self, name: &str, write: bool) -> io::Result<File> {
         let open = |quiet| self.open(name, mode_of(write) | quiet, Mode::empty());
         match open(QUIET) {
-            // Only the owner of a file may read it without a trace; in a shared directory others do as well.
+            // Only the owner of a file may read it without a trace; in a shared directory others do
+            // as well.
             Err(Errno::PERM | Errno::ACCESS) => Ok(open(OFlags::empty())?),
             opened => Ok(opened?),
         }
@@ -119,8 +122,8 @@ impl Folder {
         Ok(rustix::fs::fsync(&self.opened)?)
     }
 
-    /// Gives a finished file its place in `to`, in one step: it is complete under its name, or not there.
-    /// Fails with [`AlreadyExists`](io::ErrorKind::AlreadyExists) if the name is taken.
+    /// Gives a finished file its place in `to`, in one step: it is complete under its name, or not
+    /// there. Fails with [`AlreadyExists`](io::ErrorKind::AlreadyExists) if the name is taken.
     pub(crate) fn move_unless_taken(&self, made: &str, to: &Self, name: &str) -> io::Result<()> {
         #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
         {

@@ -1,7 +1,8 @@
 //! Bytes on disk that can be trusted: a checksummed, numbered frame, kept twice in one page.
 //!
-//! Both copies are written by one `pwrite` inside one page, which a killed process cannot tear. Any damage to
-//! one copy leaves the other; damage to both is recognised. What the payload means is for `record` and `ledger`.
+//! Both copies are written by one `pwrite` inside one page, which a killed process cannot tear. Any
+//! damage to one copy leaves the other; damage to both is recognised. What the payload means is for
+//! `record` and `ledger`.
 
 /// Where the second copy begins, and the most that one copy may take.
 pub(crate) const COPY: usize = 2048;
@@ -70,7 +71,8 @@ fn open(copy: &[u8], magic: Magic) -> Result<(u64, &[u8], &[u8]), Damage> {
     Ok((u64::from_le_bytes(number), &whole[HEADER..], whole))
 }
 
-/// Whether a file that begins so may be one of ours: by its magic, or because nothing of it reached the disk.
+/// Whether a file that begins so may be one of ours: by its magic, or because nothing of it reached
+/// the disk.
 pub(crate) fn may_be_ours(start: &[u8], magic: Magic) -> bool {
     let length = start.len().min(magic.len());
     start[..length] == magic[..length] || start.iter().all(|byte| *byte == 0)
@@ -88,7 +90,8 @@ impl<'p> Writer<'p> {
         Self { page, end: HEADER }
     }
 
-    /// Adds to the payload. Payloads are bounded where they are built; what is beyond the bound is cut.
+    /// Adds to the payload. Payloads are bounded where they are built; what is beyond the bound is
+    /// cut.
     pub(crate) fn put(&mut self, bytes: &[u8]) {
         let fits = bytes.len().min(COPY - self.end);
         debug_assert_eq!(fits, bytes.len(), "a payload of at most {PAYLOAD} bytes");

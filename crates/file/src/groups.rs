@@ -1,4 +1,5 @@
-//! Whether a group is one user's alone: many systems give every user such a group, and a umask that lets it write.
+//! Whether a group is one user's alone: many systems give every user such a group, and a umask that
+//! lets it write.
 
 use std::fs;
 
@@ -12,7 +13,8 @@ pub(crate) fn is_private(owner: u32, group: u32) -> bool {
     }
 }
 
-/// A group is private if it has no other members and bears the name of its user, or the number if it has no name here.
+/// A group is private if it has no other members and bears the name of its user, or the number if
+/// it has no name here.
 fn is_private_in(users: &str, groups: &str, owner: u32, group: u32) -> bool {
     let user_of = |line: &str| {
         let mut fields = line.split(':');

@@ -1,14 +1,16 @@
-//! What stays open between steps, by key: so many at most, and the one that was unused for longest goes first.
+//! What stays open between steps, by key: so many at most, and the one that was unused for longest
+//! goes first.
 //!
-//! Whoever needs one takes it out and has it alone, because two threads with one open file would share its lock. What
-//! is kept, and whether it is still the right file, is for `place` and `step`.
+//! Whoever needs one takes it out and has it alone, because two threads with one open file would
+//! share its lock. What is kept, and whether it is still the right file, is for `place` and `step`.
 
 use std::sync::{Mutex, MutexGuard};
 
 use holdtight_core::Key;
 use holdtight_kit::lock;
 
-/// How many stay. A program may have no more than a thousand files open, and wants most of them for itself.
+/// How many stay. A program may have no more than a thousand files open, and wants most of them for
+/// itself.
 const MOST: usize = 64;
 
 /// Kept values, the latest last: a key that is released was mostly acquired just before.
@@ -19,7 +21,8 @@ pub(crate) struct Kept<T>(Mutex<State<T>>);
 struct State<T> {
     /// Few enough to be looked through: keys differ by a number that they carry.
     values: Vec<(Key, T)>,
-    /// A forked child shares its parent's open files, and with them the locks: it must open its own.
+    /// A forked child shares its parent's open files, and with them the locks: it must open its
+    /// own.
     process: u32,
 }
 

@@ -1,7 +1,8 @@
-//! The facts about the whole store, in one file: which boot used it last, and the highest fence swept away.
+//! The facts about the whole store, in one file: which boot used it last, and the highest fence
+//! swept away.
 //!
-//! Read without a lock, because both copies of a frame cannot be caught half-written by a patient reader;
-//! written only under its lock, by a sweep or by the first process after a boot.
+//! Read without a lock, because both copies of a frame cannot be caught half-written by a patient
+//! reader; written only under its lock, by a sweep or by the first process after a boot.
 
 use std::fs::File;
 use std::fs::TryLockError;
@@ -41,7 +42,8 @@ pub(crate) struct Facts {
 pub(crate) struct Ledger {
     file: File,
     path: PathBuf,
-    /// The file's lock belongs to the open file, which all threads of a store share: it does not keep them apart.
+    /// The file's lock belongs to the open file, which all threads of a store share: it does not
+    /// keep them apart.
     turn: Mutex<()>,
     /// Whether this process may look, and not write.
     pub(crate) read_only: bool,

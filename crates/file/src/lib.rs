@@ -8,22 +8,30 @@
 //!   new/             files on their way to their place
 //! ```
 //!
-//! Nothing else in the directory is touched: all is reached through descriptors, and no link is followed. On the way to
-//! it, only root and this user may be able to put something else in its place.
+//! Nothing else in the directory is touched: all is reached through descriptors, and no link is
+//! followed. On the way to it, only root and this user may be able to put something else in its
+//! place.
 //!
-//! A step locks the file of its key (`flock`) for microseconds, reads the record, decides, and writes it back by
-//! one write inside one page. The lock of the user is what the record says, not the `flock`.
+//! A step locks the file of its key (`flock`) for microseconds, reads the record, decides, and
+//! writes it back by one write inside one page. The lock of the user is what the record says, not
+//! the `flock`.
 //!
-//! `FencedFile` is for what locks protect: a file that refuses the late write of a holder that was paused past its lease.
+//! `FencedFile` is for what locks protect: a file that refuses the late write of a holder that was
+//! paused past its lease.
 //!
 //! # What it promises
-//! - A killed holder is replaced at once, one that hangs at the end of its lease. A reboot voids all leases.
-//! - Fences increase per key through crashes, sweeps and reboots: by the record, by the ledger's high-water mark,
-//!   and, if a power cut took both, by the wall clock, unless that was set back meanwhile (`?sync=1` closes this).
-//! - Containers that share the directory exclude each other, whatever their pid, time and user namespaces.
-//! - A process that is *stopped inside a step*, which takes bad luck, blocks that one key: others get
-//!   [`Unavailable`](holdtight_core::ErrorKind::Unavailable) with the reason. Nobody is granted anything meanwhile.
-//! - Whoever may write to the directory can break its locks; so can `rm`. It is refused on network file systems.
+//! - A killed holder is replaced at once, one that hangs at the end of its lease. A reboot voids
+//!   all leases.
+//! - Fences increase per key through crashes, sweeps and reboots: by the record, by the ledger's
+//!   high-water mark, and, if a power cut took both, by the wall clock, unless that was set back
+//!   meanwhile (`?sync=1` closes this).
+//! - Containers that share the directory exclude each other, whatever their pid, time and user
+//!   namespaces.
+//! - A process that is *stopped inside a step*, which takes bad luck, blocks that one key: others
+//!   get [`Unavailable`](holdtight_core::ErrorKind::Unavailable) with the reason. Nobody is granted
+//!   anything meanwhile.
+//! - Whoever may write to the directory can break its locks; so can `rm`. It is refused on network
+//!   file systems.
 
 #[cfg(unix)]
 mod backend;

@@ -1,8 +1,9 @@
 //! How one process knows that another one lives: a file per process, locked for as long as it does.
 //!
-//! The kernel lets go of the lock when the process dies, however it dies, in whatever namespace: nobody is taken for
-//! alive by a process id, which may have been given out again. Only where the lock is kept by somebody else, a forked
-//! child, does the id tell that the process is dead; that is for `maker`. Beside the file is a pipe for wake-ups.
+//! The kernel lets go of the lock when the process dies, however it dies, in whatever namespace:
+//! nobody is taken for alive by a process id, which may have been given out again. Only where the
+//! lock is kept by somebody else, a forked child, does the id tell that the process is dead; that
+//! is for `maker`. Beside the file is a pipe for wake-ups.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -41,16 +42,17 @@ pub(crate) struct Presence {
     pub(crate) leave_behind: std::sync::atomic::AtomicBool,
 }
 
-/// Second descriptors of what shows others that a process lives, for a process that must outlive it.
+/// Second descriptors of what shows others that a process lives, for a process that must outlive
+/// it.
 ///
-/// Both are closed on exec, so they must be passed on deliberately. Whoever has them at the end closes `lock` first, or
-/// ends: then those who are told by the pipe find the lock free.
+/// Both are closed on exec, so they must be passed on deliberately. Whoever has them at the end
+/// closes `lock` first, or ends: then those who are told by the pipe find the lock free.
 #[derive(Debug)]
 pub struct SharedLiveness {
     /// Locked: what was bound to the process stays bound until every copy of it is closed.
     pub lock: OwnedFd,
-    /// The pipe by which waiters hear that the process is gone: they are told when every copy of it is closed.
-    /// Without it they find out by asking again. `None` where there are no named pipes.
+    /// The pipe by which waiters hear that the process is gone: they are told when every copy of it
+    /// is closed. Without it they find out by asking again. `None` where there are no named pipes.
     pub pipe: Option<OwnedFd>,
 }
 
@@ -61,7 +63,8 @@ pub(crate) fn name_of(id: &ProcessId) -> String {
 
 impl Presence {
     fn announce(directory: &Directory) -> Result<Self, LockError> {
-        // A sweep may find the file before it is locked, and take it for a dead one: then try again.
+        // A sweep may find the file before it is locked, and take it for a dead one: then try
+        // again.
         for _ in 0..16 {
             let mut id = ProcessId::default();
             getrandom::fill(&mut id).map_err(|source| {
@@ -127,8 +130,9 @@ impl Presence {
 
 /// The same locked file under a higher number than that of the pipe.
 ///
-/// Linux closes the descriptors of a dying process from the highest down. Whoever the end of the pipe wakes must find
-/// the lock free: with the lower number, two of five waiters were too early and went back to sleep (measured).
+/// Linux closes the descriptors of a dying process from the highest down. Whoever the end of the
+/// pipe wakes must find the lock free: with the lower number, two of five waiters were too early
+/// and went back to sleep (measured).
 fn above(file: &File, pipe: &File) -> io::Result<File> {
     match rustix::io::fcntl_dupfd_cloexec(file, pipe.as_raw_fd() + 1) {
         Ok(above) => Ok(above.into()),
@@ -140,8 +144,8 @@ fn above(file: &File, pipe: &File) -> io::Result<File> {
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        // In a forked child the file is the parent's. And a record that is still bound to this id tells
-        // the dead from the living by it: the next sweep takes both away.
+        // In a forked child the file is the parent's. And a record that is still bound to this id
+        // tells the dead from the living by it: the next sweep takes both away.
         if self.process != std::process::id()
             || self.leave_behind.load(std::sync::atomic::Ordering::Relaxed)
         {
@@ -192,12 +196,14 @@ impl Own {
 
 /// Whether process `id` is known to be dead. Every doubt is a no: then its lease decides.
 ///
-/// In particular a missing file proves nothing: somebody may have removed the file of a living process.
+/// In particular a missing file proves nothing: somebody may have removed the file of a living
+/// process.
 pub(crate) fn is_dead(directory: &Directory, id: &ProcessId) -> bool {
     let Ok(file) = directory.live.open_file(&name_of(id), false) else { return false };
     match file.try_lock_shared() {
         Ok(()) => {
-            // Unlocked by hand: if this process forks now, the child would keep the lock for a moment.
+            // Unlocked by hand: if this process forks now, the child would keep the lock for a
+            // moment.
             let _ = file.unlock();
             true
         }
@@ -212,7 +218,8 @@ pub(crate) fn bury(directory: &Directory, id: &ProcessId) -> io::Result<bool> {
     let file = live.open_file(&name, false)?;
     match file.try_lock() {
         Ok(()) => {
-            // Ours by its name, and by what it is: somebody else's file stays, whatever it is called.
+            // Ours by its name, and by what it is: somebody else's file stays, whatever it is
+            // called.
             let ours = is_ours(&look_at(&file)?);
             if ours {
                 live.remove(&name)?;

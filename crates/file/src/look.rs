@@ -1,6 +1,7 @@
 //! What a file is, without asking for its times.
 //!
-//! Who asks for the times of a file makes its next write note them precisely, which costs as much as the rest of a step.
+//! Who asks for the times of a file makes its next write note them precisely, which costs as much
+//! as the rest of a step.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -1,9 +1,10 @@
-//! Which process a liveness file belongs to, written into it: a child that was forked and not executed has the lock of
-//! its parent as well, and must not keep what the parent held.
+//! Which process a liveness file belongs to, written into it: a child that was forked and not
+//! executed has the lock of its parent as well, and must not keep what the parent held.
 //!
-//! The number of a process means something only in its own pid namespace, so that is written down, too. A process that
-//! is not there any more *in the same namespace* is dead, whatever still has its files open. Every doubt is a no: then
-//! the lock decides, and in the end the lease. Nothing is written where there are no pid file descriptors.
+//! The number of a process means something only in its own pid namespace, so that is written down,
+//! too. A process that is not there any more *in the same namespace* is dead, whatever still has
+//! its files open. Every doubt is a no: then the lock decides, and in the end the lease. Nothing is
+//! written where there are no pid file descriptors.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -28,7 +29,8 @@ pub(crate) fn sign(file: &File) {
     }
 }
 
-/// Takes that back, for a process whose lock was given to others deliberately: from now on the lock alone counts.
+/// Takes that back, for a process whose lock was given to others deliberately: from now on the lock
+/// alone counts.
 pub(crate) fn unsign(file: &File) -> std::io::Result<()> {
     file.write_all_at(&[0; LENGTH], 0)
 }
@@ -53,7 +55,8 @@ fn read(file: &File) -> Option<[u8; LENGTH]> {
     (whole && text[..4] == MAGIC).then_some(text)
 }
 
-/// Whether no thread of this process runs any more. A number that was given out again is taken for the same process.
+/// Whether no thread of this process runs any more. A number that was given out again is taken for
+/// the same process.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn is_gone(process: u32) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -1,6 +1,8 @@
-//! Which names are the store's own: nothing else in its directory is ever opened, written or removed.
+//! Which names are the store's own: nothing else in its directory is ever opened, written or
+//! removed.
 //!
-//! No text of a user becomes part of a path: a key is named by its SHA-256, a process by random bytes.
+//! No text of a user becomes part of a path: a key is named by its SHA-256, a process by random
+//! bytes.
 
 use std::ffi::OsStr;
 

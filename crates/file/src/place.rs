@@ -1,7 +1,8 @@
 //! The open file of one key, and what this process knows of its contents.
 //!
-//! A record that nobody else has written since is not decoded again: the first copy in the file is compared, byte for
-//! byte, with what was read or written last. Who may use a file, and when, is for `step`.
+//! A record that nobody else has written since is not decoded again: the first copy in the file is
+//! compared, byte for byte, with what was read or written last. Who may use a file, and when, is
+//! for `step`.
 
 use std::fs::File;
 use std::io;
@@ -29,7 +30,8 @@ pub(crate) struct Place {
     seen_at: u64,
     /// What was read or written last.
     page: [u8; PAGE],
-    /// How long the frame is that was written last, if all of it was: it stands in both halves of the page.
+    /// How long the frame is that was written last, if all of it was: it stands in both halves of
+    /// the page.
     frame: usize,
     /// What that frame says.
     known: Option<Record>,
@@ -49,10 +51,12 @@ impl Place {
         })
     }
 
-    /// Whether the path still leads to this file, which is locked, and not to a later one of the same name.
+    /// Whether the path still leads to this file, which is locked, and not to a later one of the
+    /// same name.
     ///
-    /// A file that has no name any more was swept away, or removed from outside: seen in every step. That the
-    /// whole directory was moved elsewhere, or the file, costs a walk along the path: seen within [`MOVED`].
+    /// A file that has no name any more was swept away, or removed from outside: seen in every
+    /// step. That the whole directory was moved elsewhere, or the file, costs a walk along the
+    /// path: seen within [`MOVED`].
     pub(crate) fn is_current(
         &mut self,
         directory: &Directory,
@@ -253,7 +257,8 @@ mod tests {
             one.is_current(&directory, 1).unwrap() && one.is_current(&directory, MOVED).unwrap()
         );
         assert!(two.is_current(&directory, MOVED).unwrap(), "not looked at before");
-        // Another file under the same name, while this one has a second one: seen by the walk alone.
+        // Another file under the same name, while this one has a second one: seen by the walk
+        // alone.
         std::fs::hard_link(&one.path, place.path().join("second")).unwrap();
         std::fs::rename(place.path().join("second"), place.path().join("elsewhere")).unwrap();
         std::fs::remove_file(&one.path).unwrap();

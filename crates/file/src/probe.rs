@@ -1,5 +1,5 @@
-//! What this store promises as it is set up here: read from the directory and all that is in it, the clock and the
-//! file system.
+//! What this store promises as it is set up here: read from the directory and all that is in it,
+//! the clock and the file system.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -44,8 +44,9 @@ impl FileStore {
 
     /// The records that cannot be read, each as an error with its path and what to do about it.
     ///
-    /// Nothing is granted for their keys, whose names are in the records and so are not known: a list of holders has
-    /// no place for them. Blocks on file access, for a time that grows with the number of files.
+    /// Nothing is granted for their keys, whose names are in the records and so are not known: a
+    /// list of holders has no place for them. Blocks on file access, for a time that grows with the
+    /// number of files.
     ///
     /// ```
     /// # let directory = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! What one key's file says: who holds it, until when, which fence came last, and who waits.
 //!
-//! Only the form is here; what a step does to a record is in `rules`, how it reaches the disk in `step`.
+//! Only the form is here; what a step does to a record is in `rules`, how it reaches the disk in
+//! `step`.
 
 use holdtight_core::{Key, KeyForm, Owner, Secret};
 
@@ -19,7 +20,8 @@ const IN_PAGE: usize = 32;
 /// The most waiters that a record lists: more than a machine has processes.
 pub(crate) const MAX_WAITERS: usize = 65_536;
 
-/// Before the waiters behind the page: the checksum of what follows, the number of the record they belong to, how many.
+/// Before the waiters behind the page: the checksum of what follows, the number of the record they
+/// belong to, how many.
 const REST_HEADER: usize = 16;
 
 /// The longest field of an owner that is kept, in bytes.
@@ -99,10 +101,12 @@ impl Record {
         to.finish(MAGIC, self.number)
     }
 
-    /// The waiters for whom there is no room in the page, as they stand behind it; `None` if there are none.
+    /// The waiters for whom there is no room in the page, as they stand behind it; `None` if there
+    /// are none.
     ///
-    /// They carry the number of the record that they belong to. If they are not of the same write as the page, because
-    /// a process was killed in between, they do not count: these waiters ask again by their timers, and are listed then.
+    /// They carry the number of the record that they belong to. If they are not of the same write
+    /// as the page, because a process was killed in between, they do not count: these waiters ask
+    /// again by their timers, and are listed then.
     pub(crate) fn encode_rest(&self) -> Option<Vec<u8>> {
         let rest = self.waiters.get(IN_PAGE..).filter(|rest| !rest.is_empty())?;
         let mut bytes = vec![0; 4];
@@ -119,7 +123,8 @@ impl Record {
         self.waiters.len() == IN_PAGE
     }
 
-    /// Adds the waiters behind the page, if they belong to this record. `read` fills a buffer from so many bytes on.
+    /// Adds the waiters behind the page, if they belong to this record. `read` fills a buffer from
+    /// so many bytes on.
     pub(crate) fn add_rest(&mut self, read: impl Fn(&mut [u8], u64) -> bool) {
         let mut bytes = vec![0; REST_HEADER];
         if !read(&mut bytes, 0) || bytes[4..12] != self.number.to_le_bytes() {

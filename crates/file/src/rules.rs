@@ -12,8 +12,8 @@ use holdtight_core::{
 use crate::boot::BootId;
 use crate::record::{Grant, MAX_WAITERS, OwnerBytes, ProcessId, Record};
 
-/// How long a key that was freed is kept for the waiter that was called: a waiter that lives comes within a
-/// millisecond, on a machine that is busy within some.
+/// How long a key that was freed is kept for the waiter that was called: a waiter that lives comes
+/// within a millisecond, on a machine that is busy within some.
 const COMING: Duration = Duration::from_millis(100);
 
 /// What a step sees besides the record: taken after the file was locked, so that no time is stale.
@@ -25,7 +25,8 @@ pub(crate) struct Scene<'s> {
     pub(crate) alive: &'s dyn Fn(&ProcessId) -> bool,
     /// Whether a process hears wake-ups. Says no when in doubt.
     pub(crate) listens: &'s dyn Fn(&ProcessId) -> bool,
-    /// The largest fence of all records that were swept away; read only for a key that has none yet.
+    /// The largest fence of all records that were swept away; read only for a key that has none
+    /// yet.
     pub(crate) high_water: &'s dyn Fn() -> Result<u64, LockError>,
     /// The least fence that may be minted; asked for only when one is.
     pub(crate) floor: &'s dyn Fn() -> u64,
@@ -239,10 +240,11 @@ impl Record {
         counts.then_some(left)
     }
 
-    /// Whom to wake now, best first; the first goes to the end of the line, so that a release wakes one
-    /// waiter and the next release another one.
+    /// Whom to wake now, best first; the first goes to the end of the line, so that a release wakes
+    /// one waiter and the next release another one.
     ///
-    /// The key is kept for the first for a moment: whoever comes just now would overtake all that wait.
+    /// The key is kept for the first for a moment: whoever comes just now would overtake all that
+    /// wait.
     pub(crate) fn call_waiters(&mut self, scene: &Scene<'_>) -> Vec<ProcessId> {
         let called = self.waiters.clone();
         self.called = called.first().map(|first| (*first, later(scene.now, COMING)));

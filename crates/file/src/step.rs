@@ -1,5 +1,5 @@
-//! One step on one key: open its file, lock it for microseconds, make sure that it is still the file under
-//! that name, read the record, write the record, unlock.
+//! One step on one key: open its file, lock it for microseconds, make sure that it is still the
+//! file under that name, read the record, write the record, unlock.
 //!
 //! Nothing here waits: a contended file is an answer, and the caller decides how long to try again.
 
@@ -83,7 +83,8 @@ impl Files {
         self.open.clear();
     }
 
-    /// Opens a file. Where this process may have no more of them, those that wait for their next step make room.
+    /// Opens a file. Where this process may have no more of them, those that wait for their next
+    /// step make room.
     fn with_room<T>(&self, open: impl Fn() -> Result<T, LockError>) -> Result<T, LockError> {
         match open() {
             Err(error) if is_too_many(&error) && self.open.clear() > 0 => open(),
@@ -257,8 +258,8 @@ impl Page<'_> {
         }
     }
 
-    /// Unlocks, and with `?sync=1` waits for the disk. Others may go on meanwhile: what they build on this
-    /// write is in the same file, and reaches the disk no earlier.
+    /// Unlocks, and with `?sync=1` waits for the disk. Others may go on meanwhile: what they build
+    /// on this write is in the same file, and reaches the disk no earlier.
     pub(crate) fn finish(mut self) -> Result<(), LockError> {
         let Some((key, place)) = self.place.take() else { return Ok(()) };
         failpoint::point("before a step unlocks");
@@ -277,7 +278,8 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// Removes the file, which has this name in `part`. Whoever has it open finds out when it has locked it.
+    /// Removes the file, which has this name in `part`. Whoever has it open finds out when it has
+    /// locked it.
     pub(crate) fn remove(mut self, part: &Folder, name: &OsStr) -> Result<(), LockError> {
         let path = &self.place()?.1.path;
         failpoint::point("before a key's file is removed");

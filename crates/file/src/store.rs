@@ -1,7 +1,8 @@
 //! The store itself: opening it, the scene of a step, and how long a step is tried.
 //!
-//! Steps are microseconds of work in the page cache and run where they are called; only a contended file is
-//! waited for, and only a store that syncs goes to a thread for blocking work. What each call does is in `backend`.
+//! Steps are microseconds of work in the page cache and run where they are called; only a contended
+//! file is waited for, and only a store that syncs goes to a thread for blocking work. What each
+//! call does is in `backend`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -75,9 +76,10 @@ impl FileStore {
     /// Opens the store, and creates its directory if it is missing.
     ///
     /// # Errors
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) for a directory that is not fit for locks: writable
-    /// for others, not one's own, on a network file system; [`Unavailable`](holdtight_core::ErrorKind::Unavailable) if no
-    /// thread can be started; otherwise what the file system answers.
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) for a directory that is not fit
+    /// for locks: writable for others, not one's own, on a network file system;
+    /// [`Unavailable`](holdtight_core::ErrorKind::Unavailable) if no thread can be started;
+    /// otherwise what the file system answers.
     ///
     /// # Cancel safety
     /// Cancel-safe: opening goes on in the background and is then forgotten.
@@ -130,9 +132,9 @@ impl FileStore {
 
     /// Second descriptors of what shows others that this process lives.
     ///
-    /// Locks that are bound to this process stay bound until every copy is closed. Hand them to a process that must
-    /// outlive this one, and locks pass on only when both have ended, and then at once: `holdtight run` gives them to
-    /// the guardian, which first stops the command.
+    /// Locks that are bound to this process stay bound until every copy is closed. Hand them to a
+    /// process that must outlive this one, and locks pass on only when both have ended, and then at
+    /// once: `holdtight run` gives them to the guardian, which first stops the command.
     ///
     /// # Errors
     /// What the file system answers.
@@ -175,7 +177,8 @@ impl FileStore {
         look(&scene)
     }
 
-    /// One try at a step: the outer `None` if the file is contended, the inner one if there is none.
+    /// One try at a step: the outer `None` if the file is contended, the inner one if there is
+    /// none.
     pub(crate) fn step<T>(
         &self,
         key: &Key,
@@ -284,7 +287,8 @@ impl FileStore {
         .with_key(key)
     }
 
-    /// Wakes the first of `called` that lives. The record is unlocked by now, so it will not be in its way.
+    /// Wakes the first of `called` that lives. The record is unlocked by now, so it will not be in
+    /// its way.
     pub(crate) fn call(&self, key: &Key, called: &[ProcessId]) {
         if called.is_empty() {
             return;
@@ -311,8 +315,8 @@ impl FileStore {
         }
     }
 
-    /// A waiter left. If it was the last one here, the record need not call us any more; and if we were
-    /// called and did not come, the next one is.
+    /// A waiter left. If it was the last one here, the record need not call us any more; and if we
+    /// were called and did not come, the next one is.
     pub(crate) fn leave(&self, key: &Key, name: &Name) {
         if !self.board.forget(name) {
             return;

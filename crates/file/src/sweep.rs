@@ -1,7 +1,9 @@
-//! What keeps the directory small: files of keys long free go, and what dead processes left goes with them.
+//! What keeps the directory small: files of keys long free go, and what dead processes left goes
+//! with them.
 //!
-//! Before a key's file is removed, the ledger's high-water mark is at least its fence, on the disk; so a later
-//! record of the same key begins above it. The first process after a boot clears everything in the same way.
+//! Before a key's file is removed, the ledger's high-water mark is at least its fence, on the disk;
+//! so a later record of the same key begins above it. The first process after a boot clears
+//! everything in the same way.
 
 use std::ffi::OsStr;
 use std::io;
@@ -67,7 +69,8 @@ impl FileStore {
         let store = Arc::clone(self);
         runtime.spawn_blocking(move || {
             let swept = if many {
-                // So many new keys will not all be used again: do not let them pile up for a minute.
+                // So many new keys will not all be used again: do not let them pile up for a
+                // minute.
                 store.sweep_until(Duration::from_secs(1), None)
             } else {
                 store.sweep_when_due()
@@ -88,14 +91,15 @@ impl FileStore {
         self.sweep_until(SWEEP_IDLE, Some(SWEEP_BUDGET))
     }
 
-    /// Removes the files of keys that have been free for at least `idle`, and what dead processes left.
+    /// Removes the files of keys that have been free for at least `idle`, and what dead processes
+    /// left.
     ///
-    /// Happens by itself now and then; call it to have it now. Fences go on increasing. Blocks on file
-    /// access, for a time that grows with the number of files.
+    /// Happens by itself now and then; call it to have it now. Fences go on increasing. Blocks on
+    /// file access, for a time that grows with the number of files.
     ///
     /// # Errors
-    /// When the directory cannot be read or the ledger cannot be written. Single files that cannot be
-    /// read are kept and counted.
+    /// When the directory cannot be read or the ledger cannot be written. Single files that cannot
+    /// be read are kept and counted.
     pub fn sweep(&self, idle: Duration) -> Result<Swept, LockError> {
         self.sweep_until(idle, None)
     }
@@ -112,7 +116,8 @@ impl FileStore {
             return Ok(swept);
         }
         let Some(mut ledger) = self.ledger.try_lock()? else { return Ok(swept) };
-        // A sweep needs a few descriptors itself, where those that are kept may be all that there are.
+        // A sweep needs a few descriptors itself, where those that are kept may be all that there
+        // are.
         self.files.close_all();
         // Who is dead now cannot bind anything to itself any more.
         let dead = self.dead_processes()?;
@@ -206,8 +211,8 @@ impl FileStore {
         Ok(true)
     }
 
-    /// Makes sure that the high-water mark is at least `fence`, and usually far above: one write serves
-    /// all records that were granted before now.
+    /// Makes sure that the high-water mark is at least `fence`, and usually far above: one write
+    /// serves all records that were granted before now.
     fn raise(&self, ledger: &mut Locked<'_>, fence: u64) -> Result<(), LockError> {
         if ledger.facts.high_water >= fence {
             return Ok(());
@@ -288,11 +293,13 @@ impl FileStore {
     /// Clears what an earlier boot left, before anything is granted in this one.
     ///
     /// A power cut may leave empty or half-written files. Now they can be told from damage, because
-    /// nobody has used the store since: all leases are void, and all fences go into the high-water mark.
+    /// nobody has used the store since: all leases are void, and all fences go into the high-water
+    /// mark.
     pub(crate) fn recover(&self, patience: Duration) -> Result<(), LockError> {
         let is_over =
             |facts: &Facts| facts.boot.is_over(self.boot.id, facts.written_at, self.boot.now());
-        // Whoever may only look leaves it to the others; what a record says is void by its own boot id.
+        // Whoever may only look leaves it to the others; what a record says is void by its own boot
+        // id.
         if self.ledger.read_only || !is_over(&self.ledger.read()?) {
             return Ok(());
         }
@@ -385,7 +392,8 @@ fn remove_from_live(live: &Folder, name: &OsStr, known: InLive) -> io::Result<bo
 pub(crate) fn records(directory: &Directory) -> Result<Vec<Name>, LockError> {
     let mut records = Vec::new();
     for number in parts(directory)? {
-        // A part that vanished meanwhile had no files; one that is not fit for use is told of by a probe.
+        // A part that vanished meanwhile had no files; one that is not fit for use is told of by a
+        // probe.
         let Ok(Some(part)) = directory.part(number, false) else { continue };
         records.extend(names(&part)?.iter().filter_map(|name| record_in(number, name)));
     }

@@ -1,9 +1,10 @@
-//! Whether there are threads to be had for work that blocks. The runtime panics where there are none, so it is asked first.
+//! Whether there are threads to be had for work that blocks. The runtime panics where there are
+//! none, so it is asked first.
 
 use holdtight_core::LockError;
 
-/// Starts two threads that do nothing: one that has ended counts for a moment longer, so there must be room for more than
-/// the one that is needed.
+/// Starts two threads that do nothing: one that has ended counts for a moment longer, so there must
+/// be room for more than the one that is needed.
 ///
 /// # Errors
 /// `Unavailable` if the system gives none: nothing was done, and may be tried again.

@@ -1,8 +1,10 @@
-//! Whom the store trusts: pure functions of who owns a directory or a file, and who may write to it.
+//! Whom the store trusts: pure functions of who owns a directory or a file, and who may write to
+//! it.
 //!
-//! Its own directory belongs to one user, mode 0700. A shared one is made by root: group-writable and setgid.
-//! Everything else is refused, because whoever can write here can break every lock, and so can whoever is able to put
-//! another directory in the place of the store's, or of one on the way to it.
+//! Its own directory belongs to one user, mode 0700. A shared one is made by root: group-writable
+//! and setgid. Everything else is refused, because whoever can write here can break every lock, and
+//! so can whoever is able to put another directory in the place of the store's, or of one on the
+//! way to it.
 
 use std::ffi::OsStr;
 
@@ -59,8 +61,9 @@ impl Passage<'_> {
 
 const ANDROID_SYSTEM: u32 = 1000;
 
-/// Whether the directory `here` can be passed: nobody but root and `me` may be able to put something else in the place
-/// of what is called `next` in it. Tells whether others can write to it, and only its sticky bit keeps them from that.
+/// Whether the directory `here` can be passed: nobody but root and `me` may be able to put
+/// something else in the place of what is called `next` in it. Tells whether others can write to
+/// it, and only its sticky bit keeps them from that.
 pub(crate) fn judge_passage(
     here: &Found,
     next: &OsStr,
@@ -103,15 +106,16 @@ pub(crate) fn judge_passage(
     Ok(by_all || by_group)
 }
 
-/// Whether what was found in a directory on the way can be followed: a link says where to go, so it counts whose it is,
-/// and where others can write, they may have made either.
+/// Whether what was found in a directory on the way can be followed: a link says where to go, so it
+/// counts whose it is, and where others can write, they may have made either.
 pub(crate) fn judge_next(
     next: &Found,
     open_to_others: bool,
     passage: &Passage<'_>,
 ) -> Result<(), Doubt> {
     let owner = next.owner;
-    // A user namespace that does not know root shows others whom it does not know by the same number.
+    // A user namespace that does not know root shows others whom it does not know by the same
+    // number.
     if passage.trusts(owner) || (owner == passage.highest && !open_to_others) {
         return Ok(());
     }
@@ -137,7 +141,8 @@ pub(crate) fn judge_next(
     })
 }
 
-/// Whether the store's directory, with this owner and mode, can be trusted by `me`, or what is wrong with it.
+/// Whether the store's directory, with this owner and mode, can be trusted by `me`, or what is
+/// wrong with it.
 pub(crate) fn judge_root(owner: u32, mode: u32, me: u32) -> Result<Access, Doubt> {
     if mode & 0o002 != 0 {
         return Err(Doubt::new(

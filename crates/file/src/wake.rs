@@ -1,9 +1,9 @@
-//! Wake-ups between processes: each process that waits has a named pipe, and a release writes the name of the
-//! key into the pipe of *one* waiter, the first in the record's list that lives.
+//! Wake-ups between processes: each process that waits has a named pipe, and a release writes the
+//! name of the key into the pipe of *one* waiter, the first in the record's list that lives.
 //!
-//! The same pipe tells of death: whoever waits for a holder keeps the writing end of the holder's pipe open and
-//! is told by the kernel when its reader is gone. Where there are no pipes, waiters are rung every 50 ms.
-//! Nothing but speed depends on any of this.
+//! The same pipe tells of death: whoever waits for a holder keeps the writing end of the holder's
+//! pipe open and is told by the kernel when its reader is gone. Where there are no pipes, waiters
+//! are rung every 50 ms. Nothing but speed depends on any of this.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,7 +22,8 @@ use crate::look::look_at;
 use crate::names::{Name, hex};
 use crate::record::ProcessId;
 
-/// What is written to a pipe only to have its reader look again. No key has this name: it is no digest.
+/// What is written to a pipe only to have its reader look again. No key has this name: it is no
+/// digest.
 const LOOK_AGAIN: Name = [0; 32];
 
 /// How often waiters are rung where there are no pipes.
@@ -43,7 +44,8 @@ pub(crate) fn remove(live: &Folder, id: &ProcessId) {
     }
 }
 
-/// Makes the pipe of process `id` and opens both its ends, so that it always has a reader and a writer.
+/// Makes the pipe of process `id` and opens both its ends, so that it always has a reader and a
+/// writer.
 ///
 /// `None` where there are no pipes: then others poll.
 pub(crate) fn make_pipe(live: &Folder, id: &ProcessId) -> Option<File> {
@@ -174,8 +176,8 @@ impl Board {
                 drop(state);
                 look_again(own_pipe);
             }
-            // It died since it was looked at, which is news once: its liveness may have been shared with a
-            // process that lives on. A missing pipe is no such proof, and rings for nobody.
+            // It died since it was looked at, which is news once: its liveness may have been shared
+            // with a process that lives on. A missing pipe is no such proof, and rings for nobody.
             Err(error)
                 if first_time
                     && error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error()) =>

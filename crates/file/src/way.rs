@@ -1,9 +1,11 @@
-//! The way to the store's directory: each directory and each link on it is judged before it is passed.
+//! The way to the store's directory: each directory and each link on it is judged before it is
+//! passed.
 //!
-//! Whoever can rename something on the way can put another directory in the place of the store, and then two hold one
-//! lock. So the path is walked by hand from `/` on, through descriptors. What was passed can be changed by nobody but
-//! root and this user, and so what lies behind it is what was judged. On the way to a fenced file, which is at home in
-//! directories of all kinds, only links are judged.
+//! Whoever can rename something on the way can put another directory in the place of the store, and
+//! then two hold one lock. So the path is walked by hand from `/` on, through descriptors. What was
+//! passed can be changed by nobody but root and this user, and so what lies behind it is what was
+//! judged. On the way to a fenced file, which is at home in directories of all kinds, only links
+//! are judged.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -60,19 +62,21 @@ struct Ahead {
 /// What is to be judged on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Judged {
-    /// Everything: nobody else may be able to put another directory in the place of one that leads to a store.
+    /// Everything: nobody else may be able to put another directory in the place of one that leads
+    /// to a store.
     All,
     /// Links alone: nobody else may have said where to go.
     Links,
 }
 
-/// Goes to the directory of a store at `path`, which is absolute, as the user `me`. What is missing there is made for
-/// this user alone, if `make` says so.
+/// Goes to the directory of a store at `path`, which is absolute, as the user `me`. What is missing
+/// there is made for this user alone, if `make` says so.
 pub(crate) fn walk(path: &Path, me: u32, make: bool) -> Result<Arrived, LockError> {
     go(path, me, make, Judged::All)
 }
 
-/// Goes to a directory in which others may have their part, and in which nothing is trusted: only links are judged.
+/// Goes to a directory in which others may have their part, and in which nothing is trusted: only
+/// links are judged.
 pub(crate) fn walk_to_file(path: &Path, me: u32) -> Result<Arrived, LockError> {
     go(path, me, false, Judged::Links)
 }

@@ -1,4 +1,5 @@
-//! The suite that every store passes, on this one: as it is by default, and with every step synced to the disk.
+//! The suite that every store passes, on this one: as it is by default, and with every step synced
+//! to the disk.
 
 #![cfg(unix)]
 

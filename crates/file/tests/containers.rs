@@ -1,5 +1,5 @@
-//! Containers that share the directory: other process ids, another boot clock, other users, a made-up boot id.
-//! They exclude each other as processes of one machine do.
+//! Containers that share the directory: other process ids, another boot clock, other users, a
+//! made-up boot id. They exclude each other as processes of one machine do.
 
 #![cfg(target_os = "linux")]
 

@@ -57,7 +57,8 @@ fn any_number_of_waiters_is_woken_one_after_the_other_in_the_order_of_their_comi
         let held = open().build().unwrap().acquire("k").await.unwrap();
         let mut waiters = tokio::task::JoinSet::new();
         for waiter in 0..WAITERS {
-            // A store each, as if each were a process of its own. No timer rings: each one has to be called.
+            // A store each, as if each were a process of its own. No timer rings: each one has to
+            // be called.
             let lock = open().retry(RetryPolicy::fixed(Duration::from_secs(3600))).build().unwrap();
             let served = std::sync::Arc::clone(&served);
             waiters.spawn(async move {
@@ -65,7 +66,8 @@ fn any_number_of_waiters_is_woken_one_after_the_other_in_the_order_of_their_comi
                 served.lock().unwrap().push(waiter);
                 handle.release().await.unwrap();
             });
-            // It comes to the line in the step that follows its pipe, and the next one has to make a store first.
+            // It comes to the line in the step that follows its pipe, and the next one has to make
+            // a store first.
             let end = Instant::now() + support::PATIENCE;
             while support::waiting(place.path()) <= waiter {
                 assert!(Instant::now() < end, "waiter {waiter} is not in the line");

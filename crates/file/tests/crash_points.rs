@@ -1,5 +1,5 @@
-//! A process killed at every place where the store changes the disk: whatever it leaves, nobody holds twice,
-//! nothing is stuck, and fences go on rising.
+//! A process killed at every place where the store changes the disk: whatever it leaves, nobody
+//! holds twice, nothing is stuck, and fences go on rising.
 
 #![cfg(unix)]
 

@@ -1,5 +1,5 @@
-//! Records that were torn, cut, flipped or replaced from outside: a clear error or the right answer, never a
-//! second holder.
+//! Records that were torn, cut, flipped or replaced from outside: a clear error or the right
+//! answer, never a second holder.
 
 #![cfg(unix)]
 

@@ -1,4 +1,5 @@
-//! Holders that die, hang or leave children behind: who gets the lock then, and what the old holder learns.
+//! Holders that die, hang or leave children behind: who gets the lock then, and what the old holder
+//! learns.
 
 #![cfg(unix)]
 
@@ -84,7 +85,8 @@ fn a_child_of_the_holder_does_not_keep_its_lock() {
     rustix::process::kill_process(child, Signal::KILL).unwrap();
 }
 
-/// What a forked child has of its parent: the same open files, of those by which a process shows that it lives.
+/// What a forked child has of its parent: the same open files, of those by which a process shows
+/// that it lives.
 #[cfg(target_os = "linux")]
 fn as_a_forked_child_of(holder: &Worker) -> Vec<std::os::fd::OwnedFd> {
     use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};

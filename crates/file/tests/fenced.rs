@@ -1,4 +1,5 @@
-//! A file under a fence: late writes are refused, whoever is killed, frozen or racing at whatever moment.
+//! A file under a fence: late writes are refused, whoever is killed, frozen or racing at whatever
+//! moment.
 
 #![cfg(unix)]
 

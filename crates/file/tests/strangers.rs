@@ -1,5 +1,6 @@
-//! What is not the store's own is not touched: links in its directory, files that were there before, directories that
-//! somebody else made. And what a killed process left half-made locks nobody out.
+//! What is not the store's own is not touched: links in its directory, files that were there
+//! before, directories that somebody else made. And what a killed process left half-made locks
+//! nobody out.
 
 #![cfg(unix)]
 
@@ -62,7 +63,8 @@ fn contents(place: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// A worker does everything that looks, sweeps, or clears up after a reboot; what it says is the error, if there is one.
+/// A worker does everything that looks, sweeps, or clears up after a reboot; what it says is the
+/// error, if there is one.
 fn look_around(place: &Path, boot: &str) -> Option<String> {
     let ended = run("look around", place, &[(BOOT, boot)]);
     assert!(ended.status.success());
@@ -412,7 +414,8 @@ fn a_directory_of_a_user_whom_the_namespace_does_not_know_is_not_ones_own() {
         fs::create_dir(&place).unwrap();
         chown(&place, Some(ALICE), Some(ALICE)).unwrap();
         fs::set_permissions(&place, Permissions::from_mode(0o755)).unwrap();
-        // Nobody is mapped there, so all show the same number: the user of the process, and the owner.
+        // Nobody is mapped there, so all show the same number: the user of the process, and the
+        // owner.
         let id = user.to_string();
         let wrapper = [
             "setpriv",

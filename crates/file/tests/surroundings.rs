@@ -1,4 +1,5 @@
-//! Directories and disks that are not as they should be: each one a clear error, and a way back where there is one.
+//! Directories and disks that are not as they should be: each one a clear error, and a way back
+//! where there is one.
 
 #![cfg(unix)]
 
@@ -148,7 +149,8 @@ fn a_process_that_may_open_few_files_closes_those_it_keeps() {
     assert!(worker.done().success());
 }
 
-/// Runs `role` in a mount namespace of its own where the directory is a small file system in memory.
+/// Runs `role` in a mount namespace of its own where the directory is a small file system in
+/// memory.
 fn on_small_disk(role: &str, options: &str) {
     if !is_root("mounting a small disk") {
         return;
@@ -257,7 +259,8 @@ async fn few_files(place: &Path) {
         assert_eq!(released.await.unwrap(), Release::Released);
     }
     drop(some);
-    // Where a sweep has closed what was kept and the program takes all, there is nothing to be done but to say so.
+    // Where a sweep has closed what was kept and the program takes all, there is nothing to be done
+    // but to say so.
     assert!(store.sweep(Duration::from_secs(600)).unwrap().complete);
     let all = hoard();
     let (key, secret) = (held[150].key.clone(), held[150].secret.clone());
@@ -313,8 +316,8 @@ fn full_disk(place: &Path) {
     say("as it should be");
 }
 
-/// A container that sees the directory read-only can take no lock, and cannot be led to believe it did. But a monitor
-/// in it sees who holds what.
+/// A container that sees the directory read-only can take no lock, and cannot be led to believe it
+/// did. But a monitor in it sees who holds what.
 fn read_only_disk(place: &Path) {
     let (locks, view) = (place.join("locks"), place.join("view"));
     let store = Arc::new(store(&locks));

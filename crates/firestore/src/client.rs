@@ -1,4 +1,5 @@
-//! Requests to Firestore's REST interface: credentials, one bounded answer each, and what went wrong.
+//! Requests to Firestore's REST interface: credentials, one bounded answer each, and what went
+//! wrong.
 //!
 //! Only `POST` with names in the body, so that no id is ever part of a path.
 
@@ -53,7 +54,8 @@ impl Client {
             (root, Credentials::Google(google::tokens(tokens).await?))
         };
         let mut http = HttpClient::builder(TokioExecutor::new());
-        // A request that failed is settled by whoever sent it, and never sent again behind our back.
+        // A request that failed is settled by whoever sent it, and never sent again behind our
+        // back.
         http.retry_canceled_requests(false).pool_idle_timeout(Duration::from_secs(30));
         Ok(Self {
             http: http.build(connector),

@@ -1,4 +1,5 @@
-//! Where the locks are and how they are reached: from a URL, or set one by one. Only checks and defaults.
+//! Where the locks are and how they are reached: from a URL, or set one by one. Only checks and
+//! defaults.
 
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ pub enum Layout {
     /// Holdtight's own.
     #[default]
     Native,
-    /// The documents of the Node library `syncguard`, in its collections `locks` and `fence_counters`.
+    /// The documents of the Node library `syncguard`, in its collections `locks` and
+    /// `fence_counters`.
     Syncguard,
 }
 
@@ -56,8 +58,8 @@ impl FirestoreConfig {
         })
     }
 
-    /// Reads `firestore://PROJECT[/DATABASE]`, with options as `?name=value&…`: those of the methods here. An unknown
-    /// one is an error, so that a typing mistake does not pass in silence.
+    /// Reads `firestore://PROJECT[/DATABASE]`, with options as `?name=value&…`: those of the
+    /// methods here. An unknown one is an error, so that a typing mistake does not pass in silence.
     ///
     /// # Errors
     /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig), saying which part is wrong.
@@ -106,12 +108,12 @@ impl FirestoreConfig {
         Ok(self)
     }
 
-    /// The collection that the documents are in: `holdtight_locks` (`locks` for syncguard) unless said otherwise. Keep
-    /// it for locks alone.
+    /// The collection that the documents are in: `holdtight_locks` (`locks` for syncguard) unless
+    /// said otherwise. Keep it for locks alone.
     ///
     /// # Errors
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) unless it is letters, digits, `-` and `_`, and not
-    /// between double underscores.
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) unless it is letters, digits,
+    /// `-` and `_`, and not between double underscores.
     pub fn collection(mut self, collection: &str) -> Result<Self, LockError> {
         self.collection = Some(collection_name(collection)?);
         Ok(self)

@@ -1,8 +1,9 @@
 //! What stands in the document of a held lock, and what its times mean.
 //!
-//! The lease runs from the document's `updateTime`, which the server sets at each commit, and is over when the
-//! server's `readTime` says so: no client's clock takes part. The fence is the `updateTime` of the granting commit,
-//! which that commit cannot contain; the first extension, which moves `updateTime`, writes it down.
+//! The lease runs from the document's `updateTime`, which the server sets at each commit, and is
+//! over when the server's `readTime` says so: no client's clock takes part. The fence is the
+//! `updateTime` of the granting commit, which that commit cannot contain; the first extension,
+//! which moves `updateTime`, writes it down.
 
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ use crate::record::{Held, Record};
 use crate::syncguard;
 use crate::time::Micros;
 
-/// How long after the end of a lease nobody else takes it: servers of one database differ by some milliseconds.
+/// How long after the end of a lease nobody else takes it: servers of one database differ by some
+/// milliseconds.
 pub(crate) const GRACE: Duration = Duration::from_millis(100);
 
 /// A document as it was read.
@@ -43,7 +45,8 @@ impl Found {
         self.held.as_ref().map(|held| held.fence)
     }
 
-    /// What was left of the lease when it was read; `None` for what is not ours, and has no end that we know.
+    /// What was left of the lease when it was read; `None` for what is not ours, and has no end
+    /// that we know.
     pub(crate) fn left(&self) -> Option<Duration> {
         self.held.as_ref().map(|held| held.end.since(self.read))
     }

@@ -1,6 +1,8 @@
-//! Turns what Firestore and the network say into the kinds of the contract: not done, perhaps done, or nonsense.
+//! Turns what Firestore and the network say into the kinds of the contract: not done, perhaps done,
+//! or nonsense.
 //!
-//! Messages of the server are not repeated: they may name documents, and are no part of any promise.
+//! Messages of the server are not repeated: they may name documents, and are no part of any
+//! promise.
 
 use holdtight_core::LockError;
 use serde_json::Value;
@@ -10,7 +12,8 @@ use serde_json::Value;
 pub(crate) enum Fault {
     /// The precondition did not hold: somebody else was first.
     Overtaken,
-    /// Others write to the same document at this moment; nothing was done, and asking again may work.
+    /// Others write to the same document at this moment; nothing was done, and asking again may
+    /// work.
     Aborted,
     /// All else.
     Failed(LockError),
@@ -22,7 +25,8 @@ impl From<LockError> for Fault {
     }
 }
 
-/// What an answer that is not 200 means; `writes` says whether the request may have changed something.
+/// What an answer that is not 200 means; `writes` says whether the request may have changed
+/// something.
 pub(crate) fn refused(http: u16, body: &Value, writes: bool) -> Fault {
     // Streams answer with a list, whose first entry is the error.
     let error = body.get(0).unwrap_or(body).get("error");

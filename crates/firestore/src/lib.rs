@@ -1,10 +1,13 @@
-//! Holdtight on Firestore: each step is one commit with a precondition, and only the server's times decide.
+//! Holdtight on Firestore: each step is one commit with a precondition, and only the server's times
+//! decide.
 //!
-//! Users depend on the crate `holdtight` and write a `firestore://` URL. This crate is the store behind it:
-//! [`FirestoreStore`] fulfils [`Backend`](holdtight_core::Backend), [`FirestoreConfig`] says where it is.
+//! Users depend on the crate `holdtight` and write a `firestore://` URL. This crate is the store
+//! behind it: [`FirestoreStore`] fulfils [`Backend`](holdtight_core::Backend), [`FirestoreConfig`]
+//! says where it is.
 //!
-//! Written on the REST interface: it needs half of the crates that a gRPC client does, and all it lacks is Listen,
-//! which would cost a stream per waiter to save polls of at most two small reads a second.
+//! Written on the REST interface: it needs half of the crates that a gRPC client does, and all it
+//! lacks is Listen, which would cost a stream per waiter to save polls of at most two small reads a
+//! second.
 
 mod client;
 mod config;

@@ -25,7 +25,8 @@ impl Place {
             })?;
             let count = page.len();
             for (name, found) in page {
-                // Keys come in the order of their bytes, so all with the prefix stand together at the front.
+                // Keys come in the order of their bytes, so all with the prefix stand together at
+                // the front.
                 let key =
                     found.held.as_ref().map(|held| held.record.key.clone()).unwrap_or_default();
                 if !key.starts_with(prefix) || held.len() == limit {

@@ -1,7 +1,8 @@
 //! What this process remembers of documents: those that it wrote, and those that were just busy.
 //!
-//! It saves reads, which Firestore bills and which double the time of a step. Nothing here decides who holds a lock:
-//! every write still carries its precondition, and one that does not hold is followed by a read.
+//! It saves reads, which Firestore bills and which double the time of a step. Nothing here decides
+//! who holds a lock: every write still carries its precondition, and one that does not hold is
+//! followed by a read.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};

@@ -1,7 +1,8 @@
 //! The id of a lock's document: any key, whatever stands in it, as an id that Firestore takes.
 //!
-//! Ids may not hold slashes, be `.` or `..`, look like `__x__`, or exceed 1500 bytes. A prefix of ours rules the
-//! special names out, and the rest is escaped or, if it gets too long, hashed. The document carries the key itself.
+//! Ids may not hold slashes, be `.` or `..`, look like `__x__`, or exceed 1500 bytes. A prefix of
+//! ours rules the special names out, and the rest is escaped or, if it gets too long, hashed. The
+//! document carries the key itself.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,5 @@
-//! What this database means for locks: whether it is really Firestore, and whether it answers with its own times.
+//! What this database means for locks: whether it is really Firestore, and whether it answers with
+//! its own times.
 
 use holdtight_core::{Finding, Guarantees, Level, LockError};
 use serde_json::{Value, json};

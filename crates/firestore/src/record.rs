@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 
 use crate::time::Micros;
 
-/// How long the document of a lease that ended may stay, where a TTL policy on `purgeAfter` removes it.
+/// How long the document of a lease that ended may stay, where a TTL policy on `purgeAfter` removes
+/// it.
 const PURGE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The fields that we write.
@@ -20,7 +21,8 @@ pub(crate) struct Record {
     pub(crate) fence: Option<Fence>,
     /// [`Owner::to_text`].
     pub(crate) owner: String,
-    /// Counts extensions, so that each one changes something: a commit that changes nothing keeps `updateTime`.
+    /// Counts extensions, so that each one changes something: a commit that changes nothing keeps
+    /// `updateTime`.
     pub(crate) renewals: u64,
 }
 

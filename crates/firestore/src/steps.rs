@@ -1,8 +1,9 @@
-//! The atomic steps: each reads the document with its time, decides by the server's times, and commits one write that
-//! is valid only if the document is still the one that was read.
+//! The atomic steps: each reads the document with its time, decides by the server's times, and
+//! commits one write that is valid only if the document is still the one that was read.
 //!
-//! The read is left out where the write's precondition says it all: a lock that is probably free is made only if there
-//! is none, and what this process wrote last is deleted only if nobody wrote since.
+//! The read is left out where the write's precondition says it all: a lock that is probably free is
+//! made only if there is none, and what this process wrote last is deleted only if nobody wrote
+//! since.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +23,12 @@ use crate::record::{Held, Record};
 use crate::syncguard;
 use crate::time::Micros;
 
-/// How often a step is tried when others write to the same document: with the pauses, about a second.
+/// How often a step is tried when others write to the same document: with the pauses, about a
+/// second.
 const ROUNDS: u32 = 8;
 
-/// The first pause after a conflict; each further one is twice as long, and all are cut at random by up to a half.
+/// The first pause after a conflict; each further one is twice as long, and all are cut at random
+/// by up to a half.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 /// One key.
@@ -133,7 +136,8 @@ impl Step {
         }
     }
 
-    /// An answer that writes nothing. Retries of one owner overtake each other too, and each of them holds the lock.
+    /// An answer that writes nothing. Retries of one owner overtake each other too, and each of
+    /// them holds the lock.
     async fn as_it_is(&self, request: &AcquireRequest) -> Result<Attempt, LockError> {
         let seen = match self.read().await {
             Ok(seen) => seen,
@@ -289,8 +293,8 @@ impl Step {
         }
     }
 
-    /// The document goes, and its fence with it: the next grant is a later commit on the same document, and the
-    /// commits on one document have times that rise strictly.
+    /// The document goes, and its fence with it: the next grant is a later commit on the same
+    /// document, and the commits on one document have times that rise strictly.
     async fn try_delete(&self, whose: &Whose) -> Result<Release, Fault> {
         let Some(found) = self.read().await?.found else { return Ok(Release::NotHeld) };
         let held = match whose {
@@ -384,7 +388,8 @@ impl Step {
         Ok(Seen { now, found, counter: counter.flatten() })
     }
 
-    /// A document of ours that names another key is nobody's that we know. Syncguard writes keys as they were typed.
+    /// A document of ours that names another key is nobody's that we know. Syncguard writes keys as
+    /// they were typed.
     fn checked(&self, mut found: Found) -> Found {
         if self.place.layout == Layout::Native {
             found.held = found.held.filter(|held| held.record.key == self.key.as_str());
@@ -421,7 +426,8 @@ impl Step {
     fn busy(&self, found: &Found) -> Busy {
         let busy = Busy::held_by(self.holder(found));
         match found.free_in() {
-            // Not at the end of the lease: asking during the grace after it would cost reads and come to nothing.
+            // Not at the end of the lease: asking during the grace after it would cost reads and
+            // come to nothing.
             Some(after) => busy.retry_after(after),
             None => busy,
         }

@@ -41,14 +41,17 @@ pub struct FirestoreStore {
 }
 
 impl FirestoreStore {
-    /// Connects to the database that `url` names, with the credentials that Google's tools would use.
+    /// Connects to the database that `url` names, with the credentials that Google's tools would
+    /// use.
     ///
-    /// `FIRESTORE_EMULATOR_HOST`, if set, leads to an emulator, with a warning in the log and in the probe.
+    /// `FIRESTORE_EMULATOR_HOST`, if set, leads to an emulator, with a warning in the log and in
+    /// the probe.
     ///
     /// # Errors
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) for a wrong URL or a database that does not exist;
-    /// [`AuthFailed`](holdtight_core::ErrorKind::AuthFailed) for missing or refused credentials;
-    /// [`Unavailable`](holdtight_core::ErrorKind::Unavailable) if it cannot be reached.
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) for a wrong URL or a database
+    /// that does not exist; [`AuthFailed`](holdtight_core::ErrorKind::AuthFailed) for missing or
+    /// refused credentials; [`Unavailable`](holdtight_core::ErrorKind::Unavailable) if it cannot be
+    /// reached.
     ///
     /// # Cancel safety
     /// Cancel-safe: nothing is written.

@@ -1,8 +1,9 @@
-//! The documents of the Node library `syncguard`, field by field, so that both can keep locks in one collection.
+//! The documents of the Node library `syncguard`, field by field, so that both can keep locks in
+//! one collection.
 //!
-//! There the end of a lease is written as a time, which its clients take from their own clocks; we take it from the
-//! server's. The fence is a counter in a second document, written in the same commit. Other differences: no owner is
-//! kept, and keys with a slash cannot be represented.
+//! There the end of a lease is written as a time, which its clients take from their own clocks; we
+//! take it from the server's. The fence is a counter in a second document, written in the same
+//! commit. Other differences: no owner is kept, and keys with a slash cannot be represented.
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use serde_json::{Value, json};
 use crate::record::{Held, Record};
 use crate::time::Micros;
 
-/// How long after its end a lock is left alone: the tolerance that every client of this layout keeps.
+/// How long after its end a lock is left alone: the tolerance that every client of this layout
+/// keeps.
 pub(crate) const TOLERANCE: Duration = Duration::from_secs(1);
 
 /// Beyond this the clients of this layout refuse to count, and so do we.

@@ -11,7 +11,8 @@ pub(crate) struct Micros(pub(crate) u64);
 const DAY: u64 = 86_400;
 
 impl Micros {
-    /// Reads `2026-11-15T21:33:44.123456Z`, with no to nine digits of a second. `None` for anything else.
+    /// Reads `2026-11-15T21:33:44.123456Z`, with no to nine digits of a second. `None` for anything
+    /// else.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let text = text.strip_suffix('Z').filter(|_| text.is_ascii() && text.len() <= 30)?;
         let (date, clock) = text.split_once('T')?;

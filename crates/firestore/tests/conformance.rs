@@ -1,5 +1,5 @@
-//! The suite every store passes, on an emulator behind a proxy: one of our own, or the one that is named in
-//! `HOLDTIGHT_TEST_FIRESTORE` as `host:port`.
+//! The suite every store passes, on an emulator behind a proxy: one of our own, or the one that is
+//! named in `HOLDTIGHT_TEST_FIRESTORE` as `host:port`.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};

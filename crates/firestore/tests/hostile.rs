@@ -1,4 +1,5 @@
-//! A Firestore that lies, fails, or lives an hour in the past or future: no false grant, and only its own times count.
+//! A Firestore that lies, fails, or lives an hour in the past or future: no false grant, and only
+//! its own times count.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

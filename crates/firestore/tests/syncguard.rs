@@ -1,8 +1,8 @@
-//! The layout of the Node library `syncguard`: documents field by field, and mutual exclusion with a Node program that
-//! reads and writes them through Google's own client.
+//! The layout of the Node library `syncguard`: documents field by field, and mutual exclusion with
+//! a Node program that reads and writes them through Google's own client.
 //!
-//! The Node part needs npm; its one package is installed once into `target/peers`. Without npm it says so and is
-//! skipped, except in CI.
+//! The Node part needs npm; its one package is installed once into `target/peers`. Without npm it
+//! says so and is skipped, except in CI.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -147,7 +147,8 @@ async fn a_node_program_and_we_exclude_each_other() {
     };
     let (key, me, theirs) =
         (key("café:7"), Secret::generate().unwrap(), Secret::generate().unwrap());
-    // Ours first: Node sees it held, understands every field, and cannot release it with another id.
+    // Ours first: Node sees it held, understands every field, and cannot release it with another
+    // id.
     assert!(matches!(attempt(&store, &key, &me, TTL).await, Attempt::Granted(_)));
     assert_eq!(peer("acquire", key.as_str(), theirs.expose()), "locked");
     assert_eq!(peer("release", key.as_str(), theirs.expose()), "false");

@@ -1,7 +1,9 @@
-//! Handing a lock to another process: the web server takes it, a worker process does the work under it.
+//! Handing a lock to another process: the web server takes it, a worker process does the work under
+//! it.
 //!
-//! `detach` lets the lock live by its lease and gives the right to it as a token; `resume` takes it up. A token is a
-//! secret: pass it by a pipe or a queue, never by a command line, which everybody on the machine can read.
+//! `detach` lets the lock live by its lease and gives the right to it as a token; `resume` takes it
+//! up. A token is a secret: pass it by a pipe or a queue, never by a command line, which everybody
+//! on the machine can read.
 
 use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};

@@ -1,8 +1,9 @@
 //! Job coordination: many workers, many jobs, each job done by one worker and once.
 //!
-//! The lock keeps two workers from the same job at the same time. That a job is done *once* needs a second look at its
-//! state under the lock: whoever comes later gets the lock too, and must find out that there is nothing left to do. The
-//! state checks the fence, so that a worker that was frozen half-way cannot mark a job that somebody else has now.
+//! The lock keeps two workers from the same job at the same time. That a job is done *once* needs a
+//! second look at its state under the lock: whoever comes later gets the lock too, and must find
+//! out that there is nothing left to do. The state checks the fence, so that a worker that was
+//! frozen half-way cannot mark a job that somebody else has now.
 
 use std::sync::Arc;
 
@@ -32,7 +33,8 @@ async fn main() -> Result<(), LockError> {
 
 async fn work(lock: DistributedLock, jobs: Arc<Vec<Job>>) -> Result<(), LockError> {
     for (number, job) in jobs.iter().enumerate() {
-        // Stopped if the lock is lost. Busy: another worker is at it. That is not an error, and there are other jobs.
+        // Stopped if the lock is lost. Busy: another worker is at it. That is not an error, and
+        // there are other jobs.
         let tried =
             lock.try_acquire(format!("job:{number}")).run(async |held| once(job, &held).await);
         if let Some(done) = tried.await? {

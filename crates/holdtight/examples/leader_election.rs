@@ -1,8 +1,8 @@
 //! Leader election: three processes, one leader. The leader is killed, another one takes over.
 //!
-//! `lead` campaigns, runs the work while this process leads, and stops it *before* another one can begin: work is never
-//! done by a leader that was deposed. The files of the store see at once that the killed process is gone; over a
-//! network it would take until its lease ends.
+//! `lead` campaigns, runs the work while this process leads, and stops it *before* another one can
+//! begin: work is never done by a leader that was deposed. The files of the store see at once that
+//! the killed process is gone; over a network it would take until its lease ends.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};

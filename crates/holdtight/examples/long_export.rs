@@ -1,8 +1,9 @@
 //! A long export: work that takes longer than any sensible lease.
 //!
-//! A lease should be short, so that a crashed exporter is replaced soon; it is renewed in the background while the work
-//! runs, and the work is stopped if it cannot be. Without renewal, the holder extends it itself between two batches;
-//! extending never shortens a lease and never revives one that is over.
+//! A lease should be short, so that a crashed exporter is replaced soon; it is renewed in the
+//! background while the work runs, and the work is stopped if it cannot be. Without renewal, the
+//! holder extends it itself between two batches; extending never shortens a lease and never revives
+//! one that is over.
 
 use std::time::{Duration, Instant};
 
@@ -30,8 +31,9 @@ async fn main() -> Result<(), LockError> {
     assert!(started.elapsed() > LEASE);
     println!("{rows} rows under one lock, for longer than its lease");
 
-    // Extended by hand, a lease at a time, with room for a batch that is slow. Nobody stops this work for us: a batch that
-    // takes longer than the lease goes on to its end, so what it writes to should check `handle.fence()`.
+    // Extended by hand, a lease at a time, with room for a batch that is slow. Nobody stops this
+    // work for us: a batch that takes longer than the lease goes on to its end, so what it writes
+    // to should check `handle.fence()`.
     let handle =
         lock.acquire("export:users").ttl(Duration::from_secs(20)).auto_renew(false).await?;
     let mut rows = 0;

@@ -1,7 +1,8 @@
 //! A rate limit: at most one newsletter per hour, however many processes try.
 //!
-//! A lock that is released when the work is done limits how many work *at once*, not how *often*. `once_per` leaves the
-//! lock to run out instead, counted from the start of the work by the store's clock.
+//! A lock that is released when the work is done limits how many work *at once*, not how *often*.
+//! `once_per` leaves the lock to run out instead, counted from the start of the work by the store's
+//! clock.
 
 use std::time::Duration;
 
@@ -21,7 +22,8 @@ async fn main() -> Result<(), LockError> {
     }
     assert_eq!(sent, 1);
 
-    // A budget of three calls per hour: as many locks as calls, and whoever finds one free may call.
+    // A budget of three calls per hour: as many locks as calls, and whoever finds one free may
+    // call.
     let mut calls = 0;
     for _ in 0..10 {
         for slot in 0..3 {

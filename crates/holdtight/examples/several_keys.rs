@@ -1,7 +1,8 @@
 //! Several keys at once: transfers between accounts, in all directions at the same time.
 //!
-//! Taking one lock and then the other deadlocks as soon as two transfers cross. `acquire_all` takes all or none, in
-//! whatever order they are named; if one of them is lost, the work is stopped. Each account checks its own fence.
+//! Taking one lock and then the other deadlocks as soon as two transfers cross. `acquire_all` takes
+//! all or none, in whatever order they are named; if one of them is lost, the work is stopped. Each
+//! account checks its own fence.
 
 use std::sync::Arc;
 
@@ -48,7 +49,8 @@ async fn transfer(
                 let of_account = held.iter().find(|held| held.key().as_str() == name(account));
                 of_account.map(Held::fence).expect("all of them are held")
             };
-            // Both are read before either is written, under their fences: earlier holders are refused from here on.
+            // Both are read before either is written, under their fences: earlier holders are
+            // refused from here on.
             let left = accounts[from].read_as(fence(from))? - 10;
             let right = accounts[to].read_as(fence(to))? + 10;
             tokio::task::yield_now().await;

@@ -1,4 +1,5 @@
-//! What locks tell an operator: `tracing` lines, `on_event` calls, and what Prometheus would scrape.
+//! What locks tell an operator: `tracing` lines, `on_event` calls, and what Prometheus would
+//! scrape.
 //!
 //! Run it with `cargo run -p holdtight --features metrics --example telemetry`.
 
@@ -9,7 +10,8 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // A service would call `install()`, which also answers on port 9000; here we print what it would answer.
+    // A service would call `install()`, which also answers on port 9000; here we print what it
+    // would answer.
     let scrape = PrometheusBuilder::new().install_recorder()?;
     tracing_subscriber::fmt()
         .with_max_level(tracing::Level::DEBUG)

@@ -1,7 +1,7 @@
 //! Try, then skip: a periodic task that several machines start, and one should run.
 //!
-//! Ask for the lock and look at the answer. Asking first whether it is locked, and then taking it, is a race: between
-//! the two anybody may come.
+//! Ask for the lock and look at the answer. Asking first whether it is locked, and then taking it,
+//! is a race: between the two anybody may come.
 
 use holdtight::{DistributedLock, LockError};
 
@@ -15,7 +15,8 @@ async fn main() -> Result<(), LockError> {
 
 /// Whether this one did it.
 async fn clean_up(lock: &DistributedLock, machine: &str) -> Result<bool, LockError> {
-    // Renewed while it runs, stopped if the lock is lost: a machine that goes on then would be the second one.
+    // Renewed while it runs, stopped if the lock is lost: a machine that goes on then would be the
+    // second one.
     let cleaned = lock.try_acquire("clean-up").reason(machine).run(async |_held| {
         println!("{machine}: cleaning up");
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;

@@ -1,4 +1,5 @@
-//! Locks in a program without async: threads, calls that wait, handles that let go when they are dropped.
+//! Locks in a program without async: threads, calls that wait, handles that let go when they are
+//! dropped.
 
 use std::thread;
 use std::time::Duration;

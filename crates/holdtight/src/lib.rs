@@ -1,4 +1,5 @@
-//! Distributed locks: *you hold the lock, here is your fence number, and you will be told before you stop holding it.*
+//! Distributed locks: *you hold the lock, here is your fence number, and you will be told before
+//! you stop holding it.*
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), holdtight::LockError> {
@@ -13,8 +14,8 @@
 //!
 //! # Stores
 //!
-//! A URL names the store; each kind is a feature of this crate, and its types stand in the module of that name:
-//! [`file`](mod@file), `redis`, `postgres`, and so on.
+//! A URL names the store; each kind is a feature of this crate, and its types stand in the module
+//! of that name: [`file`](mod@file), `redis`, `postgres`, and so on.
 //!
 //! | URL | feature | cost | for |
 //! |---|---|---|---|
@@ -28,20 +29,22 @@
 //! | `firestore://project/database` | `firestore` | HTTPS by `hyper`, Google credentials; without `tls` emulators only | Firestore |
 //! | `etcd://…` | `etcd` | gRPC by `tonic`; with `tls`, TLS as well | etcd |
 //!
-//! Two more features: `metrics`, see below, and `serde`, for fences, keys, tokens and what is known about a lock.
+//! Two more features: `metrics`, see below, and `serde`, for fences, keys, tokens and what is known
+//! about a lock.
 //!
-//! A store of your own implements [`Backend`](store::Backend) and goes to [`DistributedLock::builder`].
+//! A store of your own implements [`Backend`](store::Backend) and goes to
+//! [`DistributedLock::builder`].
 //!
 //! # Telemetry
 //!
-//! Spans and events go to `tracing`; the feature `metrics` counts and times through the `metrics` crate;
-//! [`Builder::on_event`] calls you. `docs/operations.md` shows all three, with a dashboard.
+//! Spans and events go to `tracing`; the feature `metrics` counts and times through the `metrics`
+//! crate; [`Builder::on_event`] calls you. `docs/operations.md` shows all three, with a dashboard.
 //!
 //! # What to read next
 //!
-//! [`DistributedLock`] has the calls, [`LockHandle`] what a holder can do, [`LockError`] what can go wrong, [`blocking`]
-//! the same for code without async. The
-//! guarantees, store by store and fault by fault, stand in `docs/guarantees.md`.
+//! [`DistributedLock`] has the calls, [`LockHandle`] what a holder can do, [`LockError`] what can
+//! go wrong, [`blocking`] the same for code without async. The guarantees, store by store and fault
+//! by fault, stand in `docs/guarantees.md`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -50,8 +53,8 @@ mod connect;
 mod stores;
 mod url;
 
-/// For those who write a store of their own: the trait [`Backend`](store::Backend), with its contract,
-/// and all that it is asked and answers.
+/// For those who write a store of their own: the trait [`Backend`](store::Backend), with its
+/// contract, and all that it is asked and answers.
 pub mod store {
     #[doc(inline)]
     pub use holdtight_core::{

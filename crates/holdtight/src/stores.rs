@@ -1,6 +1,7 @@
 //! From a URL to a store: one table, a row for each kind of store.
 //!
-//! Rows of stores that were not compiled in stay in the table, so that the error names the feature to switch on.
+//! Rows of stores that were not compiled in stay in the table, so that the error names the feature
+//! to switch on.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -76,8 +77,8 @@ const STORES: &[Row] = &[
 /// wrap a store, or share one between several [`DistributedLock`](crate::DistributedLock)s.
 ///
 /// # Errors
-/// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) for a URL that names no store, with the ones that exist;
-/// what the store reports otherwise. Secrets of the URL are never shown.
+/// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) for a URL that names no store, with
+/// the ones that exist; what the store reports otherwise. Secrets of the URL are never shown.
 pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Backend>, LockError> {
     if url.scheme() == "withheld" {
         return Err(LockError::invalid_config(
@@ -112,8 +113,8 @@ fn known() -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// Creates or upgrades what the store that `url` names needs before it can be used. Returns whether there was anything
-/// to do: only PostgreSQL has a schema.
+/// Creates or upgrades what the store that `url` names needs before it can be used. Returns whether
+/// there was anything to do: only PostgreSQL has a schema.
 ///
 /// Safe to call again, and by many at once.
 ///

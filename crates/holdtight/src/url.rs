@@ -12,8 +12,8 @@ const MAX_BYTES: usize = 8 * 1024;
 /// What stands in place of a secret.
 const HIDDEN: &str = "***";
 
-/// The options whose values may be shown: those that stores have, except passwords. Every other name may be that of a
-/// password, misspelt.
+/// The options whose values may be shown: those that stores have, except passwords. Every other
+/// name may be that of a password, misspelt.
 const HARMLESS: [&str; 46] = [
     "application_name",
     "channel_binding",
@@ -85,8 +85,9 @@ impl StoreUrl {
     /// Reads a URL as far as its scheme.
     ///
     /// # Errors
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) without a scheme, or with characters that no URL
-    /// has. The message never repeats the text, because it may hold a password.
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) without a scheme, or with
+    /// characters that no URL has. The message never repeats the text, because it may hold a
+    /// password.
     pub fn new(text: impl Into<String>) -> Result<Self, LockError> {
         let text = text.into();
         if text.is_empty() {
@@ -122,7 +123,8 @@ impl StoreUrl {
         &self.text[self.scheme.len() + 1..]
     }
 
-    /// Whether the URL holds a password, or an option that may be one: stores have no option of that name.
+    /// Whether the URL holds a password, or an option that may be one: stores have no option of
+    /// that name.
     pub fn has_secret(&self) -> bool {
         self.shown().1
     }
@@ -134,8 +136,8 @@ impl StoreUrl {
 
     /// The URL without its secrets, and whether it had any.
     ///
-    /// Where a broken URL can be read in two ways, the one that hides more is taken: passwords hold `@`, `/` and `?`
-    /// when somebody forgot to encode them.
+    /// Where a broken URL can be read in two ways, the one that hides more is taken: passwords hold
+    /// `@`, `/` and `?` when somebody forgot to encode them.
     fn shown(&self) -> (String, bool) {
         if self.scheme == "file" {
             let (rest, secret) = shown_query(self.rest());
@@ -143,7 +145,8 @@ impl StoreUrl {
         }
         let (slashes, rest) = match self.rest().strip_prefix("//") {
             Some(rest) => ("//", rest),
-            // Slashes, or the scheme itself, were forgotten: what stands before the host may be anything.
+            // Slashes, or the scheme itself, were forgotten: what stands before the host may be
+            // anything.
             None => ("", self.rest()),
         };
         let (login, place) = match rest.rsplit_once('@') {
@@ -174,7 +177,8 @@ fn is_plain(user: &str) -> bool {
     user.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.~%+".contains(&b))
 }
 
-/// The same text with the values of all options hidden that are not known to be harmless, and whether there were any.
+/// The same text with the values of all options hidden that are not known to be harmless, and
+/// whether there were any.
 fn shown_query(text: &str) -> (String, bool) {
     let Some((place, query)) = text.split_once('?') else { return (text.to_owned(), false) };
     let mut secret = false;

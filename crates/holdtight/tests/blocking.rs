@@ -1,4 +1,5 @@
-//! The blocking face, called from where blocking code is found: plain threads, inside of runtimes, destructors.
+//! The blocking face, called from where blocking code is found: plain threads, inside of runtimes,
+//! destructors.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,5 +1,5 @@
-//! Threads that use the blocking face and tasks that use the other one want the same keys: one history, and nothing in
-//! it that cannot be.
+//! Threads that use the blocking face and tasks that use the other one want the same keys: one
+//! history, and nothing in it that cannot be.
 
 use std::thread;
 use std::time::Duration;

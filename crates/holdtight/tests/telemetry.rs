@@ -1,4 +1,5 @@
-//! What docs/operations.md shows is what happens; the dashboard asks for what exists; no secret is told to anybody.
+//! What docs/operations.md shows is what happens; the dashboard asks for what exists; no secret is
+//! told to anybody.
 
 mod built;
 
@@ -79,7 +80,8 @@ fn the_dashboard_asks_for_nothing_that_is_not_there() {
     let text = std::fs::read_to_string(root().join("docs/grafana-dashboard.json")).unwrap();
     let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
     let (_, scrape) = example();
-    // Errors of the store do not happen to the memory store; their name is documented beside the others.
+    // Errors of the store do not happen to the memory store; their name is documented beside the
+    // others.
     let page = std::fs::read_to_string(root().join("docs/operations.md")).unwrap();
     let mut asked = 0;
     for panel in dashboard["panels"].as_array().unwrap() {

@@ -33,7 +33,8 @@ impl fmt::Display for Address {
 
 /// All settings of a [`MemcachedStore`](crate::MemcachedStore).
 ///
-/// There is one server: spreading keys over several would hand a lock out twice whenever the list changes.
+/// There is one server: spreading keys over several would hand a lock out twice whenever the list
+/// changes.
 ///
 /// ```
 /// use std::time::Duration;
@@ -69,7 +70,8 @@ impl MemcachedConfig {
     /// The server that listens on a Unix socket (`memcached -s`).
     ///
     /// # Errors
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) for an empty path, and where there are no Unix sockets.
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) for an empty path, and where
+    /// there are no Unix sockets.
     pub fn unix(path: impl Into<PathBuf>) -> Result<Self, LockError> {
         let path = path.into();
         if path.as_os_str().is_empty() || cfg!(not(unix)) {
@@ -89,8 +91,9 @@ impl MemcachedConfig {
         })
     }
 
-    /// Reads `memcached://host[:port]` or `memcached+unix:///path`, with options as `?name=value&…`: those of the
-    /// methods here. An unknown one is an error, so that a typing mistake does not pass in silence.
+    /// Reads `memcached://host[:port]` or `memcached+unix:///path`, with options as
+    /// `?name=value&…`: those of the methods here. An unknown one is an error, so that a typing
+    /// mistake does not pass in silence.
     ///
     /// # Errors
     /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig), saying which part is wrong.
@@ -161,7 +164,8 @@ impl MemcachedConfig {
         Ok(self)
     }
 
-    /// Whether a server that may throw locks away to make room is refused. Otherwise it is used with a warning.
+    /// Whether a server that may throw locks away to make room is refused. Otherwise it is used
+    /// with a warning.
     pub fn refuse_eviction(mut self, refuse: bool) -> Self {
         self.refuse_eviction = refuse;
         self

@@ -1,8 +1,8 @@
-//! One connection to the server: requests go out pipelined, replies come back in order, and a new connection is made
-//! when the old one breaks.
+//! One connection to the server: requests go out pipelined, replies come back in order, and a new
+//! connection is made when the old one breaks.
 //!
-//! A caller that goes away leaves its reply to be read and dropped, so nobody else's is ever mistaken. What requests
-//! mean is `steps.rs`'s affair.
+//! A caller that goes away leaves its reply to be read and dropped, so nobody else's is ever
+//! mistaken. What requests mean is `steps.rs`'s affair.
 
 use std::collections::VecDeque;
 use std::io;
@@ -33,20 +33,23 @@ const SENT_BYTES: usize = 1 << 16;
 /// How long to wait before a clock that stands still is looked at again.
 const CLOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// A server that says it is younger than so many seconds may have been started just now: it starts counting at two.
+/// A server that says it is younger than so many seconds may have been started just now: it starts
+/// counting at two.
 const YOUNG: u64 = 4;
 
 /// How long a young server is left alone before it grants anything.
 const SETTLING: Duration = Duration::from_secs(1);
 
-/// An answer that takes so long may come from a server that stood still, and has not looked at its clock since.
+/// An answer that takes so long may come from a server that stood still, and has not looked at its
+/// clock since.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// A connection that keeps so long silent that a caller gives up is compared with a new one: its renewal may have no time
-/// for many such callers.
+/// A connection that keeps so long silent that a caller gives up is compared with a new one: its
+/// renewal may have no time for many such callers.
 const QUIET: Duration = Duration::from_millis(250);
 
-/// How far the server's clock may be behind ours, in whole seconds: [`ticks`](crate::ticks) allows for a tick that is late.
+/// How far the server's clock may be behind ours, in whole seconds: [`ticks`](crate::ticks) allows
+/// for a tick that is late.
 const LATE_TICKS: u64 = 1;
 
 /// The server, connected or not.
@@ -76,8 +79,8 @@ impl Link {
         async move { Session::open(&config, link).await }
     }
 
-    /// Finds out whether the connection in use is dead, or its server stands still: if a new one works at once, that takes
-    /// its place. What is under way on the old one goes on.
+    /// Finds out whether the connection in use is dead, or its server stands still: if a new one
+    /// works at once, that takes its place. What is under way on the old one goes on.
     fn suspect(self: Arc<Self>) {
         let silent = |session: &Arc<Connected<Session>>| session.silent.load(Ordering::Relaxed);
         let Some(session) = self.connection.current().filter(silent) else { return };
@@ -106,8 +109,8 @@ impl Connection for Session {
     }
 }
 
-/// A request on its way. If it is dropped before its answer came, after a silence, nobody else may ever notice that the
-/// connection is dead.
+/// A request on its way. If it is dropped before its answer came, after a silence, nobody else may
+/// ever notice that the connection is dead.
 struct Sent<'a> {
     session: &'a Session,
     at: Instant,
@@ -132,11 +135,13 @@ pub(crate) struct Session {
     link: Weak<Link>,
     /// Nothing was heard since somebody gave up waiting.
     silent: AtomicBool,
-    /// When the server process was started, in seconds: it sets the fences of this process apart from all others.
+    /// When the server process was started, in seconds: it sets the fences of this process apart
+    /// from all others.
     pub(crate) start: u32,
     /// The server's time when it was asked, and when that was.
     time: (u64, Instant),
-    /// How long the server ran when this was opened, as far as is known: never less than was ever seen.
+    /// How long the server ran when this was opened, as far as is known: never less than was ever
+    /// seen.
     uptime: AtomicU64,
     /// From when on the server's clock is known to be right; `None` after an answer that was slow.
     sound: Mutex<Option<Instant>>,
@@ -208,11 +213,12 @@ impl Session {
         })
     }
 
-    /// Waits until no earlier process of this server can have been started in the same second and have granted.
+    /// Waits until no earlier process of this server can have been started in the same second and
+    /// have granted.
     ///
-    /// Every grant comes a second or more after the start of its process. A process that follows starts later than
-    /// that grant, so in a later second, and its fences are higher. Without this, a server that is restarted twice
-    /// in one second would count the same fences again.
+    /// Every grant comes a second or more after the start of its process. A process that follows
+    /// starts later than that grant, so in a later second, and its fences are higher. Without this,
+    /// a server that is restarted twice in one second would count the same fences again.
     pub(crate) async fn settled(&self) {
         // Nearly always long ago, and then not worth a timer.
         if Instant::now() < self.settled_at {
@@ -220,11 +226,11 @@ impl Session {
         }
     }
 
-    /// Whether what the server did since `asked` was done by a clock that is right. If it was slow meanwhile, this waits
-    /// until its clock is: then the step has to be done again.
+    /// Whether what the server did since `asked` was done by a clock that is right. If it was slow
+    /// meanwhile, this waits until its clock is: then the step has to be done again.
     ///
-    /// A server that is continued after it was stopped first answers what lies there, by the clock of before. A lease that
-    /// it writes then ends earlier, by as long as it was stopped.
+    /// A server that is continued after it was stopped first answers what lies there, by the clock
+    /// of before. A lease that it writes then ends earlier, by as long as it was stopped.
     pub(crate) async fn kept_time(&self, asked: Instant) -> Result<bool, LockError> {
         let limit = Instant::now() + self.wire.timeout;
         loop {
@@ -365,7 +371,8 @@ struct Carrier {
     work: mpsc::Receiver<Job>,
     timeout: Duration,
     waiting: VecDeque<Waiting>,
-    /// How many of `waiting` have been told that no answer came. They are the first: all wait equally long.
+    /// How many of `waiting` have been told that no answer came. They are the first: all wait
+    /// equally long.
     told: usize,
     inbox: Inbox,
     out: Vec<u8>,
@@ -410,7 +417,8 @@ impl Carrier {
     async fn work_on(&mut self, stream: impl AsyncRead + AsyncWrite) -> Result<(), String> {
         let (mut from, mut to) = tokio::io::split(stream);
         let mut wanted = true;
-        // One for the whole connection: setting a timer for every request would cost more than writing it.
+        // One for the whole connection: setting a timer for every request would cost more than
+        // writing it.
         let mut alarm = pin!(sleep_until(Instant::now() + self.timeout));
         while wanted || !self.waiting.is_empty() {
             let room = self.waiting.len() < PIPELINE;
@@ -426,7 +434,8 @@ impl Carrier {
                 },
                 read = from.read_buf(self.inbox.space()) => match read {
                     Ok(0) => return Err("the server closed the connection".to_owned()),
-                    // Those who were answered get to write their next requests, which then leave together.
+                    // Those who were answered get to write their next requests, which then leave
+                    // together.
                     Ok(_) => if self.deliver()? > 1 { yield_now().await },
                     Err(error) => return Err(format!("the connection broke: {error}")),
                 },
@@ -439,11 +448,12 @@ impl Carrier {
         Ok(())
     }
 
-    /// Tells those who have waited for long enough, and says when the next ones will have. It may be much too early:
-    /// the alarm is not set back when requests are answered.
+    /// Tells those who have waited for long enough, and says when the next ones will have. It may
+    /// be much too early: the alarm is not set back when requests are answered.
     ///
-    /// A caller is told after one timeout. The connection stays for one more, so that what follows, such as the release
-    /// of a lock that was perhaps granted, comes after it on the same connection.
+    /// A caller is told after one timeout. The connection stays for one more, so that what follows,
+    /// such as the release of a lock that was perhaps granted, comes after it on the same
+    /// connection.
     fn look_at_the_time(&mut self, now: Instant) -> Result<Instant, String> {
         let silence = self.waiting.front().map_or(now, |first| first.since) + self.timeout * 2;
         if silence <= now {
@@ -477,7 +487,8 @@ impl Carrier {
 
     fn wrote(&mut self, count: usize) {
         self.sent += count;
-        // What has left is let go of at once if it is all, and now and then if there is always more.
+        // What has left is let go of at once if it is all, and now and then if there is always
+        // more.
         if self.sent == self.out.len() || self.sent >= SENT_BYTES {
             self.out.drain(..self.sent);
             self.sent = 0;
@@ -499,7 +510,8 @@ impl Carrier {
                     return Err(why);
                 }
             };
-            // What the server makes of the bytes after a request that it did not understand, nobody knows.
+            // What the server makes of the bytes after a request that it did not understand, nobody
+            // knows.
             let out_of_step =
                 matches!(reply, Reply::Refused(Refusal::Command | Refusal::Request, _));
             match self.waiting.pop_front() {

@@ -1,4 +1,5 @@
-//! Turns what went wrong on a connection into the kinds of the contract: not done, perhaps done, or nonsense.
+//! Turns what went wrong on a connection into the kinds of the contract: not done, perhaps done, or
+//! nonsense.
 //!
 //! Texts from the server are not repeated: it knows our secrets and might hand one back.
 

@@ -1,14 +1,16 @@
-//! The name of a lock on the server: at most 250 bytes, of characters that mean nothing to the protocol.
+//! The name of a lock on the server: at most 250 bytes, of characters that mean nothing to the
+//! protocol.
 //!
-//! Names that fit stay readable; longer ones end in a hash. The value carries the key itself, so a name that two
-//! keys might share would show.
+//! Names that fit stay readable; longer ones end in a hash. The value carries the key itself, so a
+//! name that two keys might share would show.
 
 use std::fmt::Write as _;
 
 use holdtight_core::{Key, LockError};
 use sha2::{Digest as _, Sha256};
 
-/// The longest name memcached takes. A longer one is refused *and its data is then read as a command*.
+/// The longest name memcached takes. A longer one is refused *and its data is then read as a
+/// command*.
 pub(crate) const NAME_BYTES: usize = 250;
 
 /// How long an encoded prefix may be: the mark and the hash of a long key still fit behind it.
@@ -54,7 +56,8 @@ impl Names {
     }
 }
 
-/// Appends `text`, percent-encoding all but unreserved characters and a few that keep keys and paths readable.
+/// Appends `text`, percent-encoding all but unreserved characters and a few that keep keys and
+/// paths readable.
 fn escape(text: &str, name: &mut String) {
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-_.~:/@+,".contains(&byte) {

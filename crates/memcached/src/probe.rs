@@ -1,4 +1,5 @@
-//! What the server as it is set up now means for locks: eviction, CAS numbers, memory, and who can flush it.
+//! What the server as it is set up now means for locks: eviction, CAS numbers, memory, and who can
+//! flush it.
 
 use holdtight_core::{Finding, Guarantees, Level, LockError};
 

@@ -1,7 +1,8 @@
 //! The words of the meta protocol that we use: requests as bytes, and bytes as replies.
 //!
-//! No I/O. Whatever the server sends, [`Inbox`] holds at most one bounded reply of it, and everything that is not
-//! exactly what the protocol says is [`Malformed`]: a stream out of step must never look like a grant.
+//! No I/O. Whatever the server sends, [`Inbox`] holds at most one bounded reply of it, and
+//! everything that is not exactly what the protocol says is [`Malformed`]: a stream out of step
+//! must never look like a grant.
 
 use std::fmt;
 use std::io::Write as _;
@@ -9,7 +10,8 @@ use std::io::Write as _;
 /// The longest line of a reply. Memcached's longest is that of a key and its flags, well below.
 const LINE_BYTES: usize = 1024;
 
-/// The longest value that is kept; of a longer one only the fact is reported, and its bytes are let go by.
+/// The longest value that is kept; of a longer one only the fact is reported, and its bytes are let
+/// go by.
 pub(crate) const VALUE_BYTES: usize = crate::record::RECORD_BYTES;
 
 /// The longest value that a server can hold at all (`-I`).
@@ -50,7 +52,8 @@ impl Request<'_> {
         matches!(self, Self::Set { .. } | Self::Delete { .. })
     }
 
-    /// The request as it is sent. Names come from `names.rs`, which lets nothing through that could end a line.
+    /// The request as it is sent. Names come from `names.rs`, which lets nothing through that could
+    /// end a line.
     pub(crate) fn encode(self) -> Vec<u8> {
         // Words, numbers and ends of lines are shorter than this.
         let room = 64 + self.name().len() + self.value().len();
@@ -155,13 +158,15 @@ impl fmt::Display for Malformed {
 #[derive(Default)]
 pub(crate) struct Inbox {
     bytes: Vec<u8>,
-    /// A value of which only the end is awaited: the bytes still to come, with its line end, and its flags.
+    /// A value of which only the end is awaited: the bytes still to come, with its line end, and
+    /// its flags.
     passing: Option<(u64, Flags)>,
     statistics: Option<Vec<(String, String)>>,
 }
 
 impl Inbox {
-    /// Where the next bytes are read into. Never holds more than one unfinished reply when [`Inbox::next`] said so.
+    /// Where the next bytes are read into. Never holds more than one unfinished reply when
+    /// [`Inbox::next`] said so.
     pub(crate) fn space(&mut self) -> &mut Vec<u8> {
         self.bytes.reserve(VALUE_BYTES + LINE_BYTES);
         &mut self.bytes

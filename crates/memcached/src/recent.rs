@@ -1,8 +1,9 @@
-//! What this process wrote on one connection, and under which CAS numbers: a release of it needs no look before.
+//! What this process wrote on one connection, and under which CAS numbers: a release of it needs no
+//! look before.
 //!
-//! A connection leads to one process of the server, where no CAS number is given twice. An item that still has the
-//! number of our write *is* our write, so the number says as much as the secret does. After a reconnect it does not,
-//! and nothing is remembered.
+//! A connection leads to one process of the server, where no CAS number is given twice. An item
+//! that still has the number of our write *is* our write, so the number says as much as the secret
+//! does. After a reconnect it does not, and nothing is remembered.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};

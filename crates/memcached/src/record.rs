@@ -1,16 +1,17 @@
 //! What stands in the item of a held lock: one line of text that says whose it is, and its fence.
 //!
-//! The fence is the CAS number that the server gives the granting write, which that write cannot contain. So a fresh
-//! record says only when the server was started, and its fence follows from the item's own CAS number; the first
-//! write that changes that number (an extension) puts the fence into the record. Every reader, at any time, comes to
-//! the same fence.
+//! The fence is the CAS number that the server gives the granting write, which that write cannot
+//! contain. So a fresh record says only when the server was started, and its fence follows from the
+//! item's own CAS number; the first write that changes that number (an extension) puts the fence
+//! into the record. Every reader, at any time, comes to the same fence.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use holdtight_core::{Fence, Key, Owner, Secret};
 
-/// The first word of every record. Another format gets another word, and is then somebody else's lock to us.
+/// The first word of every record. Another format gets another word, and is then somebody else's
+/// lock to us.
 const MARK: &str = "ht1";
 
 /// The longest record there can be, and more: 64 bytes of secret, 512 of key, about 1600 of owner.
@@ -76,16 +77,19 @@ impl Record {
         Owner::from_text(&self.owner)
     }
 
-    /// Whether this is the lock of `key`: names of long keys are hashes, and prefixes may run into keys.
+    /// Whether this is the lock of `key`: names of long keys are hashes, and prefixes may run into
+    /// keys.
     pub(crate) fn is_of(&self, key: &Key) -> bool {
         self.key == key.as_str()
     }
 }
 
-/// The fence of a grant: CAS numbers rise with every write of one server process, its start from process to process.
+/// The fence of a grant: CAS numbers rise with every write of one server process, its start from
+/// process to process.
 ///
-/// Added, not put side by side: a server that has counted beyond 32 bits goes on rising, and it would have to write
-/// more than four thousand million times a second on average to reach the fences of its successor.
+/// Added, not put side by side: a server that has counted beyond 32 bits goes on rising, and it
+/// would have to write more than four thousand million times a second on average to reach the
+/// fences of its successor.
 ///
 /// `None` for a server that counts nothing (`-C`), and when the numbers run out.
 pub(crate) fn mint(start: u32, cas: u64) -> Option<Fence> {

@@ -1,8 +1,9 @@
-//! The atomic steps: each reads the item with its CAS number, compares the secret, and writes only if the item is
-//! still the one that was read.
+//! The atomic steps: each reads the item with its CAS number, compares the secret, and writes only
+//! if the item is still the one that was read.
 //!
-//! One `ms` or `md` with a CAS number is the step; the reading before it only finds the number, and is left out where
-//! the number is known. A write that is answered `EX` was not done, so it may be tried again.
+//! One `ms` or `md` with a CAS number is the step; the reading before it only finds the number, and
+//! is left out where the number is known. A write that is answered `EX` was not done, so it may be
+//! tried again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,8 @@ use crate::protocol::{Left, Reply, Request, Write};
 use crate::record::{Record, mint};
 use crate::ticks;
 
-/// How often a step is tried whose item changes under it. Only steps on the same key at the same time do that.
+/// How often a step is tried whose item changes under it. Only steps on the same key at the same
+/// time do that.
 const ROUNDS: usize = 16;
 
 /// One key on one connection.
@@ -58,8 +60,9 @@ impl Step {
         answer.map_err(|error| error.with_key(&self.key))
     }
 
-    /// Looks before it adds, although `ms … ME` alone would be atomic: a server that is out of memory answers an add
-    /// with an error *and deletes the item that was there*, which would be somebody's lock.
+    /// Looks before it adds, although `ms … ME` alone would be atomic: a server that is out of
+    /// memory answers an add with an error *and deletes the item that was there*, which would be
+    /// somebody's lock.
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt, LockError> {
         for _ in 0..ROUNDS {
             let asked = Instant::now();
@@ -110,7 +113,8 @@ impl Step {
                 if self.kept_time(asked).await? {
                     return Ok(Extension::Extended(lease));
                 }
-                // What was added is there, and not to be added again; how much that is has to be asked.
+                // What was added is there, and not to be added again; how much that is has to be
+                // asked.
                 if let ExtendBy::Add(_) = by {
                     by = ExtendBy::AtLeast(Duration::ZERO);
                 }
@@ -156,7 +160,8 @@ impl Step {
         match self.write(&record, Write::Replace(item.cas), seconds).await {
             Ok(Written::Done(_)) => Ok(Some(Lease::new(fence, ticks::at_least(seconds).max(ttl)))),
             Ok(Written::Overtaken | Written::Gone) => Ok(None),
-            // A server without memory for the new item deletes the old one as well. Whoever held it must hear that.
+            // A server without memory for the new item deletes the old one as well. Whoever held it
+            // must hear that.
             Err(error) if error.kind() == holdtight_core::ErrorKind::RateLimited => {
                 match self.read().await? {
                     Some(item) if item.owned_by(&record.secret).is_some() => Err(error),

@@ -1,4 +1,5 @@
-//! The store itself: answers the contract of [`Backend`] with the steps of `steps.rs` over one connection.
+//! The store itself: answers the contract of [`Backend`] with the steps of `steps.rs` over one
+//! connection.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,8 +21,9 @@ const MAX_BATCH: usize = 128;
 
 /// Locks in one memcached server.
 ///
-/// One connection serves all requests; it is opened again when it breaks. There are no wake-ups: waiters ask again
-/// by their timer. There is no list of keys either: memcached has none that could be trusted.
+/// One connection serves all requests; it is opened again when it breaks. There are no wake-ups:
+/// waiters ask again by their timer. There is no list of keys either: memcached has none that could
+/// be trusted.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), holdtight_core::LockError> {
@@ -38,9 +40,9 @@ impl MemcachedStore {
     /// Connects to the server that `url` names, and looks at how it is set up.
     ///
     /// # Errors
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) for a wrong URL, or a server that cannot keep locks;
-    /// [`Unavailable`](holdtight_core::ErrorKind::Unavailable) if it cannot be reached;
-    /// [`Unsupported`](holdtight_core::ErrorKind::Unsupported) if it is older than 1.6.
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) for a wrong URL, or a server
+    /// that cannot keep locks; [`Unavailable`](holdtight_core::ErrorKind::Unavailable) if it cannot
+    /// be reached; [`Unsupported`](holdtight_core::ErrorKind::Unsupported) if it is older than 1.6.
     ///
     /// # Cancel safety
     /// Cancel-safe: nothing is written.
@@ -69,7 +71,8 @@ impl MemcachedStore {
                 _ => tracing::warn!(subject = finding.subject, "{}", finding.found),
             }
         }
-        // A server that was just started grants nothing for a second. Spent here, it is not missing from the first try.
+        // A server that was just started grants nothing for a second. Spent here, it is not missing
+        // from the first try.
         store.link.session().await?.settled().await;
         Ok(store)
     }

@@ -1,9 +1,11 @@
-//! Leases in whole seconds of a clock that ticks once a second: what to ask for, and what an answer is worth.
+//! Leases in whole seconds of a clock that ticks once a second: what to ask for, and what an answer
+//! is worth.
 //!
-//! Memcached counts in ticks, and a tick comes a second after the last one *was handled*. An item set with `T n`
-//! just before a late tick therefore lives little more than `n - 2` seconds less the delay of that tick (measured: `T4`
-//! lived 2.06 s), and never longer than `n` seconds and the delay of the ticks. So three seconds are added to every
-//! lease: enough for ticks that come up to a second late.
+//! Memcached counts in ticks, and a tick comes a second after the last one *was handled*. An item
+//! set with `T n` just before a late tick therefore lives little more than `n - 2` seconds less the
+//! delay of that tick (measured: `T4` lived 2.06 s), and never longer than `n` seconds and the
+//! delay of the ticks. So three seconds are added to every lease: enough for ticks that come up to
+//! a second late.
 
 use std::time::Duration;
 
@@ -12,10 +14,12 @@ use holdtight_core::MAX_TTL;
 /// What an item may live shorter than its number of seconds says.
 const LOST_TICKS: u64 = 3;
 
-/// How much longer than asked a lease may last: the three ticks, and the fraction that was rounded up.
+/// How much longer than asked a lease may last: the three ticks, and the fraction that was rounded
+/// up.
 pub(crate) const SLACK: Duration = Duration::from_secs(LOST_TICKS + 1);
 
-/// The longest number ever sent. Beyond 30 days memcached takes it for a date, and the item is gone at once.
+/// The longest number ever sent. Beyond 30 days memcached takes it for a date, and the item is gone
+/// at once.
 const MOST: u64 = MAX_TTL.as_secs() + LOST_TICKS;
 const _: () = assert!(MOST < 30 * 24 * 60 * 60);
 
@@ -25,7 +29,8 @@ pub(crate) fn ask(ttl: Duration) -> u64 {
     whole.saturating_add(LOST_TICKS).min(MOST)
 }
 
-/// The seconds to ask for, so that an item that has `left` seconds lives `extra` longer, up to the longest lease.
+/// The seconds to ask for, so that an item that has `left` seconds lives `extra` longer, up to the
+/// longest lease.
 pub(crate) fn ask_more(left: u64, extra: Duration) -> u64 {
     left.saturating_add(ask(extra) - LOST_TICKS).min(MOST)
 }
@@ -50,7 +55,8 @@ mod tests {
             late in proptest::collection::vec(0u64..1000, 64),
             set_after in 0u64..30_000,
         ) {
-            // Milliseconds; the server reads the whole second at each tick and keeps it until the next one.
+            // Milliseconds; the server reads the whole second at each tick and keeps it until the
+            // next one.
             let mut ticks = vec![phase];
             for delay in late {
                 ticks.push(ticks.last().unwrap() + 1000 + delay);

@@ -1,4 +1,5 @@
-//! The suite every store passes, on a real server that never evicts, behind a proxy that fails on demand.
+//! The suite every store passes, on a real server that never evicts, behind a proxy that fails on
+//! demand.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -8,7 +9,8 @@ use holdtight_memcached::MemcachedStore;
 use holdtight_testkit::servers::{Memcached, Program};
 use holdtight_testkit::{Fixture, Proxy};
 
-/// One server for all trials, because a young one grants nothing for a second. Each trial has its own prefix.
+/// One server for all trials, because a young one grants nothing for a second. Each trial has its
+/// own prefix.
 struct Shared {
     proxy: Proxy,
     prefix: u64,

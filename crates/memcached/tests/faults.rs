@@ -1,4 +1,5 @@
-//! What becomes of locks when the server forgets: restart, `flush_all`, eviction, full memory, late ticks.
+//! What becomes of locks when the server forgets: restart, `flush_all`, eviction, full memory, late
+//! ticks.
 
 mod support;
 
@@ -23,7 +24,8 @@ on_memcached! {
         let mut last = granted(&old, &key, &first).await;
         for _ in 0..2 {
             server.restart().await;
-            // Both grants are the first write of their server process, so their items have the same CAS number.
+            // Both grants are the first write of their server process, so their items have the same
+            // CAS number.
             let lease = until_answered(async || match attempt(&new, &key, &second, LONG).await? {
                 Attempt::Granted(lease) => Ok(lease),
                 other => panic!("a server that forgot grants: {other:?}"),
@@ -137,7 +139,8 @@ on_memcached! {
 }
 
 on_memcached! {
-    /// One-sided: however the ticks fall, nobody is told that the key is free before the lease is over.
+    /// One-sided: however the ticks fall, nobody is told that the key is free before the lease is
+    /// over.
     async fn a_lease_is_not_shortened_by_a_server_whose_clock_ticks_late(server: [] as [&str; 0]) {
         let store = connect(&server.url()).await;
         let ttl = Duration::from_millis(1500);
@@ -164,7 +167,8 @@ on_memcached! {
 }
 
 on_memcached! {
-    /// What a server that was stopped is asked lies in its socket, and is done by the clock of before.
+    /// What a server that was stopped is asked lies in its socket, and is done by the clock of
+    /// before.
     async fn a_lease_written_by_a_server_that_stood_still_is_not_shorter(server: [] as [&str; 0]) {
         let store = connect(&format!("{}?timeout=30s", server.url())).await;
         let (ttl, stopped) = (Duration::from_secs(60), Duration::from_secs(6));
@@ -242,7 +246,8 @@ on_memcached! {
 on_memcached! {
     async fn a_lock_can_be_tried_right_after_the_server_was_started(server: [] as [&str; 0]) {
         let mut tried = Vec::new();
-        // On a starved machine a try may take longer than the second that it is given, but not each time.
+        // On a starved machine a try may take longer than the second that it is given, but not each
+        // time.
         for _ in 0..3 {
             server.restart().await;
             let store = MemcachedStore::connect(&server.url()).await.unwrap();

@@ -1,4 +1,5 @@
-//! A server that lies: whatever it answers, there is no grant, no panic, and the next call finds a fresh connection.
+//! A server that lies: whatever it answers, there is no grant, no panic, and the next call finds a
+//! fresh connection.
 
 mod support;
 
@@ -11,10 +12,12 @@ use support::*;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What the liar says to the requests that matter, by their first two letters; everything else it answers well.
+/// What the liar says to the requests that matter, by their first two letters; everything else it
+/// answers well.
 type Lies = Arc<Mutex<Vec<(&'static str, Vec<u8>)>>>;
 
-/// A server that keeps nothing: every read misses and every write succeeds, unless it is told to lie.
+/// A server that keeps nothing: every read misses and every write succeeds, unless it is told to
+/// lie.
 struct Liar {
     url: String,
     lies: Lies,

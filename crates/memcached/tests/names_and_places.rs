@@ -1,4 +1,5 @@
-//! Keys that try to be commands, values that others wrote, and the places where a server may listen.
+//! Keys that try to be commands, values that others wrote, and the places where a server may
+//! listen.
 
 mod support;
 

@@ -1,7 +1,7 @@
 //! Where the database is and how to treat it: the URL, its options, and the names of our tables.
 //!
-//! Everything is checked here, before anything is sent. Opening connections is left to `connect`, and what stands in
-//! the environment instead of the URL to `environment`.
+//! Everything is checked here, before anything is sent. Opening connections is left to `connect`,
+//! and what stands in the environment instead of the URL to `environment`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -81,29 +81,35 @@ pub struct PostgresConfig {
 impl PostgresConfig {
     /// Reads a URL: `postgres://user:password@host:port,host2:port2/database?option=value`.
     ///
-    /// Options of ours: `schema` (`holdtight`), `table` (`locks`), `layout` (`native`, `syncguard`), `fence_table`
-    /// (syncguard only), `listen` (`on`, `off`), `pooler` (`none`, `transaction`), `connections` (4), `timeout`
-    /// (per step, `5s`), `durability` (`require`, `any`), `sslmode`, `sslrootcert`, `sslcert`, `sslkey` (also `tls_ca`,
-    /// `tls_cert`, `tls_key`), `passfile`. Others, such as `application_name` or `keepalives_idle`, go to the driver.
+    /// Options of ours: `schema` (`holdtight`), `table` (`locks`), `layout` (`native`,
+    /// `syncguard`), `fence_table` (syncguard only), `listen` (`on`, `off`), `pooler` (`none`,
+    /// `transaction`), `connections` (4), `timeout` (per step, `5s`), `durability` (`require`,
+    /// `any`), `sslmode`, `sslrootcert`, `sslcert`, `sslkey` (also `tls_ca`, `tls_cert`,
+    /// `tls_key`), `passfile`. Others, such as `application_name` or `keepalives_idle`, go to the
+    /// driver.
     ///
-    /// What the URL leaves open is taken from where `libpq` programs take it: `PGHOST`, `PGPORT`, `PGUSER`, `PGDATABASE`,
-    /// `PGPASSWORD`, `PGPASSFILE` or `~/.pgpass`, `PGSSLMODE`, `PGSSLROOTCERT`, `PGSSLCERT`, `PGSSLKEY`, `PGOPTIONS`,
-    /// `PGAPPNAME`, `PGCONNECT_TIMEOUT`.
+    /// What the URL leaves open is taken from where `libpq` programs take it: `PGHOST`, `PGPORT`,
+    /// `PGUSER`, `PGDATABASE`, `PGPASSWORD`, `PGPASSFILE` or `~/.pgpass`, `PGSSLMODE`,
+    /// `PGSSLROOTCERT`, `PGSSLCERT`, `PGSSLKEY`, `PGOPTIONS`, `PGAPPNAME`, `PGCONNECT_TIMEOUT`.
     ///
-    /// Without `sslmode`, hosts other than this machine must show a valid certificate (`verify-full`).
+    /// Without `sslmode`, hosts other than this machine must show a valid certificate
+    /// (`verify-full`).
     ///
     /// # Errors
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig), naming the option. The URL is not repeated.
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig), naming the option. The URL is
+    /// not repeated.
     pub fn from_url(url: &str) -> Result<Self, LockError> {
         Self::read(url, &environment::process)
     }
 
-    /// Takes hosts, user, password and the like from a configuration of the driver, and our own options from `options`,
-    /// written as in a URL: `"schema=locks&listen=off"`. The environment is not asked.
+    /// Takes hosts, user, password and the like from a configuration of the driver, and our own
+    /// options from `options`, written as in a URL: `"schema=locks&listen=off"`. The environment is
+    /// not asked.
     ///
-    /// For programs that already have such a configuration, or a password that must not stand in a text. TLS is ours to
-    /// do: give `sslmode` and files in `options`. Without, the driver's `Disable` and `Require` count, and hosts other
-    /// than this machine must show a valid certificate unless it is `Disable`.
+    /// For programs that already have such a configuration, or a password that must not stand in a
+    /// text. TLS is ours to do: give `sslmode` and files in `options`. Without, the driver's
+    /// `Disable` and `Require` count, and hosts other than this machine must show a valid
+    /// certificate unless it is `Disable`.
     ///
     /// ```
     /// use holdtight_postgres::PostgresConfig;
@@ -167,7 +173,8 @@ impl PostgresConfig {
         self.layout
     }
 
-    /// `"schema"."table` + `suffix` + `"`, safe to put into a statement: names were checked when they were read.
+    /// `"schema"."table` + `suffix` + `"`, safe to put into a statement: names were checked when
+    /// they were read.
     pub(crate) fn name(&self, suffix: &str) -> String {
         format!("\"{}\".\"{}{suffix}\"", self.schema, self.table)
     }
@@ -319,7 +326,8 @@ impl Options {
             base.tcp_user_timeout(Duration::from_secs(10));
         }
         if base.get_keepalives_idle() >= Duration::from_secs(7200) {
-            // The driver's default: so long would a listener believe in a connection that a firewall has forgotten.
+            // The driver's default: so long would a listener believe in a connection that a
+            // firewall has forgotten.
             base.keepalives_idle(Duration::from_secs(30));
         }
         let syncguard = self.layout == Layout::Syncguard;
@@ -388,9 +396,10 @@ fn default_tls(base: &tokio_postgres::Config) -> TlsMode {
     if base.get_hosts().iter().all(local) { TlsMode::Disable } else { TlsMode::VerifyFull }
 }
 
-/// A name for SQL, of ASCII letters, digits and `_`. Ours are so plain that they mean the same quoted and unquoted, with
-/// room for suffixes in 63 bytes. The Node package takes capitals too, and of names above 57 bytes it would make only one
-/// of two indexes: cut to 63, both have the same name.
+/// A name for SQL, of ASCII letters, digits and `_`. Ours are so plain that they mean the same
+/// quoted and unquoted, with room for suffixes in 63 bytes. The Node package takes capitals too,
+/// and of names above 57 bytes it would make only one of two indexes: cut to 63, both have the same
+/// name.
 fn identifier(option: &str, name: &str, layout: Layout) -> Result<(), LockError> {
     let (most, allowed) = match layout {
         Layout::Native => (40, "a-z, 0-9 and _"),

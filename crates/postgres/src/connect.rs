@@ -1,4 +1,5 @@
-//! One connection to the primary: which host, TLS, the check that our schema is there, and the driver task.
+//! One connection to the primary: which host, TLS, the check that our schema is there, and the
+//! driver task.
 //!
 //! Keeping connections and opening new ones is left to `lanes` and `listen`.
 
@@ -28,8 +29,8 @@ use crate::tls;
 /// How long one host may take to answer when more than the step's own timeout would allow.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a host is waited for before the next one is asked beside it: more than a connection takes that works, and
-/// so little that a host that is silent costs no lock its lease.
+/// How long a host is waited for before the next one is asked beside it: more than a connection
+/// takes that works, and so little that a host that is silent costs no lock its lease.
 const HEAD_START: Duration = Duration::from_millis(300);
 
 /// Opens connections to the one host that takes writes.
@@ -41,7 +42,8 @@ pub(crate) struct Connector {
     primary: Arc<AtomicUsize>,
 }
 
-/// An open connection. Requests on it are pipelined; when the last one is done and nobody has it, it closes.
+/// An open connection. Requests on it are pipelined; when the last one is done and nobody has it,
+/// it closes.
 pub(crate) struct Link {
     pub(crate) client: Client,
     doubts: Arc<AtomicU64>,
@@ -53,8 +55,8 @@ pub(crate) struct Link {
 }
 
 impl Connection for Link {
-    /// All lanes follow the first that had to move to another host, and none waits on its own for one
-    /// that is silent.
+    /// All lanes follow the first that had to move to another host, and none waits on its own for
+    /// one that is silent.
     fn is_open(&self) -> bool {
         !self.client.is_closed() && self.host == self.primary.load(Ordering::Relaxed)
     }
@@ -82,7 +84,8 @@ impl Connector {
         Ok(Self { config, tls, hello, primary: Arc::default() })
     }
 
-    /// Opens a connection for steps: to the first host that turns out to be a primary with our schema.
+    /// Opens a connection for steps: to the first host that turns out to be a primary with our
+    /// schema.
     pub(crate) async fn connect(&self) -> Result<Link, LockError> {
         Ok(self.open(Some(&self.hello)).await?.0)
     }
@@ -157,8 +160,8 @@ impl Connector {
             let messages = std::future::poll_fn(|cx| {
                 loop {
                     match std::task::ready!(connection.poll_message(cx)) {
-                        // A warning comes before the end of the request that caused it, and is counted before that
-                        // request's answer is handed out: see `Link::doubts`.
+                        // A warning comes before the end of the request that caused it, and is
+                        // counted before that request's answer is handed out: see `Link::doubts`.
                         Some(Ok(AsyncMessage::Notice(notice))) => {
                             if *notice.code() == SqlState::WARNING {
                                 seen.fetch_add(1, Ordering::SeqCst);
@@ -191,8 +194,9 @@ impl Connector {
         Ok((link, heard))
     }
 
-    /// The configuration for one of several hosts: trying them is our own affair, because the driver's idea of
-    /// a primary says nothing about our schema and its errors do not name the host.
+    /// The configuration for one of several hosts: trying them is our own affair, because the
+    /// driver's idea of a primary says nothing about our schema and its errors do not name the
+    /// host.
     fn single_host(&self, place: usize, host: &Host) -> tokio_postgres::Config {
         let base = &self.config.base;
         let mut one = tokio_postgres::Config::new();
@@ -235,7 +239,8 @@ impl Connector {
         link.client.batch_execute(set).await.map_err(|error| from_driver(&error, Phase::Connect))
     }
 
-    /// Refuses standbys, databases without our schema or with another version of it, and servers that forget grants.
+    /// Refuses standbys, databases without our schema or with another version of it, and servers
+    /// that forget grants.
     async fn check_hello(&self, link: &Link, hello: &str) -> Result<(), LockError> {
         let echo = fastrand::i64(..);
         let row = link
@@ -283,7 +288,8 @@ impl Connector {
     }
 }
 
-/// One error for all hosts. What a person must fix is shown first; otherwise any host may be back soon.
+/// One error for all hosts. What a person must fix is shown first; otherwise any host may be back
+/// soon.
 fn combine(mut refusals: Vec<(String, LockError)>) -> LockError {
     if refusals.len() == 1
         && let Some((_, only)) = refusals.pop()
@@ -298,8 +304,9 @@ fn combine(mut refusals: Vec<(String, LockError)>) -> LockError {
 }
 
 impl Link {
-    /// How often the server said that it gave up waiting for a standby ("canceling wait for synchronous
-    /// replication"). A write during which this grows was committed here, and perhaps nowhere else.
+    /// How often the server said that it gave up waiting for a standby ("canceling wait for
+    /// synchronous replication"). A write during which this grows was committed here, and perhaps
+    /// nowhere else.
     pub(crate) fn doubts(&self) -> u64 {
         self.doubts.load(Ordering::SeqCst)
     }

@@ -1,7 +1,8 @@
-//! What `libpq` programs find outside the URL: the `PG…` variables and the password file. The URL always wins.
+//! What `libpq` programs find outside the URL: the `PG…` variables and the password file. The URL
+//! always wins.
 //!
-//! Variables come through a function, so that tests need not change those of their process. What the values mean is
-//! left to `config`.
+//! Variables come through a function, so that tests need not change those of their process. What
+//! the values mean is left to `config`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,8 @@ pub(crate) fn process(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// The address with the ports of `PGPORT`, if it names hosts and no port. The driver would take 5432 as said.
+/// The address with the ports of `PGPORT`, if it names hosts and no port. The driver would take
+/// 5432 as said.
 pub(crate) fn with_ports(address: &str, var: Lookup<'_>) -> String {
     let Some(ports) = var("PGPORT") else { return address.to_owned() };
     let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };
@@ -90,8 +92,8 @@ pub(crate) struct PasswordFile {
 }
 
 impl PasswordFile {
-    /// Reads the file that the URL names, or `PGPASSFILE`, or `~/.pgpass`. A missing one holds nothing; so does one that
-    /// others may read, with a warning.
+    /// Reads the file that the URL names, or `PGPASSFILE`, or `~/.pgpass`. A missing one holds
+    /// nothing; so does one that others may read, with a warning.
     pub(crate) fn read(named: Option<PathBuf>, var: Lookup<'_>) -> Self {
         let home = || Some(Path::new(&var("HOME")?).join(".pgpass"));
         let Some(path) = named.or_else(|| var("PGPASSFILE").map(PathBuf::from)).or_else(home)

@@ -1,4 +1,5 @@
-//! The two steps that many callers may share a statement for: acquire and release of the native layout.
+//! The two steps that many callers may share a statement for: acquire and release of the native
+//! layout.
 
 use std::sync::Arc;
 

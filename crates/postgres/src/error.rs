@@ -53,8 +53,8 @@ pub(crate) fn from_driver(error: &tokio_postgres::Error, phase: Phase) -> LockEr
     }
 }
 
-/// Maps what the server said. Only the code decides; of the text only the primary message is shown, because details
-/// may quote rows and rows hold secrets.
+/// Maps what the server said. Only the code decides; of the text only the primary message is shown,
+/// because details may quote rows and rows hold secrets.
 fn from_server(told: &DbError, phase: Phase) -> LockError {
     let (kind, advice) = meaning(told.code(), phase, is_fatal(told));
     LockError::new(
@@ -63,7 +63,8 @@ fn from_server(told: &DbError, phase: Phase) -> LockError {
     )
 }
 
-/// After a fatal message the session is gone. It may have come after the commit, while waiting for a standby.
+/// After a fatal message the session is gone. It may have come after the commit, while waiting for
+/// a standby.
 fn is_fatal(told: &DbError) -> bool {
     matches!(told.parsed_severity(), Some(Severity::Fatal | Severity::Panic))
 }

@@ -4,13 +4,14 @@
 
 use holdtight_core::{Fence, Key};
 
-/// A condition for a WHERE clause: true while `fence` is the newest grant of `key`, and nobody else can be granted the
-/// key until the transaction that asked is over.
+/// A condition for a WHERE clause: true while `fence` is the newest grant of `key`, and nobody else
+/// can be granted the key until the transaction that asked is over.
 pub(crate) fn condition(function: &str, key: &Key, fence: Fence) -> String {
     format!("{function}({}, {fence})", literal(key.as_str()))
 }
 
-/// Text as SQL. E'' reads the same whatever `standard_conforming_strings` says; neither keys nor secrets hold a zero byte.
+/// Text as SQL. E'' reads the same whatever `standard_conforming_strings` says; neither keys nor
+/// secrets hold a zero byte.
 pub(crate) fn literal(text: &str) -> String {
     format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
 }

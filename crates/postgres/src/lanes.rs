@@ -16,13 +16,15 @@ use tokio_postgres::{Row, SimpleQueryMessage, SimpleQueryRow};
 use crate::connect::{Connector, Link};
 use crate::error::{Phase, from_driver, malformed};
 
-/// A parameter and its type: given with each statement, so that nothing need be prepared and one round trip does.
+/// A parameter and its type: given with each statement, so that nothing need be prepared and one
+/// round trip does.
 pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// A call of a function whose every answer, even an empty one, carries the number of the request in its last column.
+/// A call of a function whose every answer, even an empty one, carries the number of the request in
+/// its last column.
 ///
-/// A pooler that loses count hands the answer of one request to another. A grant must not be taken for ours because
-/// it came on our connection.
+/// A pooler that loses count hands the answer of one request to another. A grant must not be taken
+/// for ours because it came on our connection.
 pub(crate) fn echoed(function: &str, arguments: usize) -> String {
     let places: Vec<String> = (1..=arguments).map(|place| format!("${place}")).collect();
     format!(
@@ -108,8 +110,9 @@ fn is_null(row: &Row) -> bool {
 pub(crate) enum Way<'a> {
     /// The one of this key.
     Of(&'a str),
-    /// The one that only renewals use, and that is opened with the first: a step that waits in the server for a row holds
-    /// up whatever comes after it on its connection, and a renewal has no time for that.
+    /// The one that only renewals use, and that is opened with the first: a step that waits in the
+    /// server for a row holds up whatever comes after it on its connection, and a renewal has no
+    /// time for that.
     Renewals,
 }
 
@@ -127,7 +130,8 @@ pub(crate) struct Lanes {
     timeout: Duration,
     /// Whether a connection may carry several requests at once.
     pipelined: bool,
-    /// The host that kept silent last, and since when: for connections on which nobody asks anything.
+    /// The host that kept silent last, and since when: for connections on which nobody asks
+    /// anything.
     silent: watch::Sender<Option<(usize, Instant)>>,
 }
 
@@ -137,13 +141,14 @@ struct Lane {
     turn: tokio::sync::Mutex<()>,
 }
 
-/// How long a connection may keep silent before a caller that gives up takes it out of use: its renewal may have no time
-/// for many such callers, and a needless new connection is cheap.
+/// How long a connection may keep silent before a caller that gives up takes it out of use: its
+/// renewal may have no time for many such callers, and a needless new connection is cheap.
 const SILENCE: Duration = Duration::from_millis(250);
 
-/// A request on its way. Dropped before its answer came, it takes the connection out of use for those who come after: if
-/// it was silent for a while, because it may be dead without anybody having said so; and where only one request may be on
-/// its way, in any case, because the next must not stand behind it. What is on it still gets its answers.
+/// A request on its way. Dropped before its answer came, it takes the connection out of use for
+/// those who come after: if it was silent for a while, because it may be dead without anybody
+/// having said so; and where only one request may be on its way, in any case, because the next must
+/// not stand behind it. What is on it still gets its answers.
 struct Sent<'a> {
     lanes: &'a Lanes,
     lane: &'a Lane,
@@ -197,8 +202,9 @@ impl Lanes {
 
     /// One statement, one round trip, bounded in time.
     ///
-    /// A connection that does not answer is given up for new steps; those already on it may still get their answers.
-    /// The statement must be one of [`echoed`] or [`echoed_row`]: the answer is taken only if it carries the number of this request.
+    /// A connection that does not answer is given up for new steps; those already on it may still
+    /// get their answers. The statement must be one of [`echoed`] or [`echoed_row`]: the answer is
+    /// taken only if it carries the number of this request.
     pub(crate) async fn step(
         &self,
         way: impl Into<Way<'_>>,
@@ -216,7 +222,8 @@ impl Lanes {
         }
     }
 
-    /// Several statements without parameters as one transaction and one round trip: the rows of the last one.
+    /// Several statements without parameters as one transaction and one round trip: the rows of the
+    /// last one.
     pub(crate) async fn batch(
         &self,
         way: impl Into<Way<'_>>,
@@ -231,8 +238,9 @@ impl Lanes {
         }
     }
 
-    /// Takes every connection to the host of `link` out of use that was open when it fell silent: whatever keeps one of
-    /// them silent, a host that stands still or a firewall that forgot them, probably keeps all.
+    /// Takes every connection to the host of `link` out of use that was open when it fell silent:
+    /// whatever keeps one of them silent, a host that stands still or a firewall that forgot them,
+    /// probably keeps all.
     fn suspect(&self, link: &Link, since: Instant) {
         for lane in self.all.iter().chain([&self.renewals]) {
             if let Some(other) = lane.connection.current()
@@ -245,7 +253,8 @@ impl Lanes {
         self.silent.send_replace(Some((link.host, since)));
     }
 
-    /// Returns when a connection was found silent that led where `link` leads, and was open at the same time.
+    /// Returns when a connection was found silent that led where `link` leads, and was open at the
+    /// same time.
     pub(crate) async fn suspected(&self, link: &Link) {
         let like_it = |silent: &Option<(usize, Instant)>| {
             silent.is_some_and(|(host, since)| host == link.host && link.opened <= since)
@@ -287,7 +296,8 @@ impl Lanes {
                     if lost || error.as_db_error().is_some_and(ends_the_role) {
                         lane.connection.give_up(&link);
                     }
-                    // What only reads may be asked again, once: the connection may have been dead before.
+                    // What only reads may be asked again, once: the connection may have been dead
+                    // before.
                     if lost && again {
                         again = false;
                         continue;

@@ -10,9 +10,10 @@
 //! # }
 //! ```
 //!
-//! Each step is one call of one function in the database, in a transaction of its own and in one round trip. Nothing
-//! is kept in the session, so a transaction pooler such as `PgBouncer` may stand in between. `docs/stores/postgres.md`
-//! says what is promised, which rights are needed, and how a write in the same database is fenced.
+//! Each step is one call of one function in the database, in a transaction of its own and in one
+//! round trip. Nothing is kept in the session, so a transaction pooler such as `PgBouncer` may
+//! stand in between. `docs/stores/postgres.md` says what is promised, which rights are needed, and
+//! how a write in the same database is fenced.
 
 mod config;
 mod connect;

@@ -1,8 +1,9 @@
-//! The one LISTEN connection: opened when somebody first waits, and a hint that it may be worth asking again.
+//! The one LISTEN connection: opened when somebody first waits, and a hint that it may be worth
+//! asking again.
 //!
-//! Each store value listens on a channel of its own, whose name it leaves in the queue of the keys it waits for; a
-//! release notifies the first name in the queue and nobody else. Whether the hints really arrive is tried out, since
-//! a transaction pooler accepts LISTEN and forgets it.
+//! Each store value listens on a channel of its own, whose name it leaves in the queue of the keys
+//! it waits for; a release notifies the first name in the queue and nobody else. Whether the hints
+//! really arrive is tried out, since a transaction pooler accepts LISTEN and forgets it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -20,7 +21,8 @@ use crate::lanes::{Lanes, echoed_row, hash};
 /// How long our own echo may take before we say that notifications do not arrive.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long it stays at that before it is tried again: it may have been a server or a program that stood still.
+/// How long it stays at that before it is tried again: it may have been a server or a program that
+/// stood still.
 const DEAF_FOR: Duration = Duration::from_secs(300);
 
 pub(crate) struct Listener {
@@ -28,7 +30,8 @@ pub(crate) struct Listener {
     lanes: Arc<Lanes>,
     channel: String,
     waiters: Arc<WaiterRegistry<String>>,
-    /// A release of nothing: withdraws all waiters of ours, and wakes the next one if the key is free.
+    /// A release of nothing: withdraws all waiters of ours, and wakes the next one if the key is
+    /// free.
     pass_on: String,
     /// Listening is off, or was last found not to work.
     deaf: AtomicBool,
@@ -65,7 +68,8 @@ impl Listener {
         if !self.connector.config.listen {
             return String::new();
         }
-        // The secret itself must not stand where it is not needed; the ticket only tells callers apart.
+        // The secret itself must not stand where it is not needed; the ticket only tells callers
+        // apart.
         format!("{}/{:016x}", self.channel, hash(secret.expose().as_bytes()))
     }
 
@@ -73,7 +77,8 @@ impl Listener {
         self.waiters.subscribe(key.as_str().to_owned())
     }
 
-    /// Somebody waits: make sure that the connection is there. Hints from before it was are made up by one ring for all.
+    /// Somebody waits: make sure that the connection is there. Hints from before it was are made up
+    /// by one ring for all.
     pub(crate) fn start(self: &Arc<Self>) {
         if self.deaf.load(Ordering::Relaxed) {
             return;
@@ -98,7 +103,8 @@ impl Listener {
         Ok((link, news))
     }
 
-    /// Rings for `key`. If its waiter has left meanwhile, the wake-up goes on to the next one in the store's queue.
+    /// Rings for `key`. If its waiter has left meanwhile, the wake-up goes on to the next one in
+    /// the store's queue.
     async fn wake(&self, key: &str) {
         if self.waiters.notify_one(key) {
             return;
@@ -115,7 +121,8 @@ impl Listener {
         }
     }
 
-    /// Sends ourselves a note by another connection: behind a transaction pooler it does not come back.
+    /// Sends ourselves a note by another connection: behind a transaction pooler it does not come
+    /// back.
     async fn hears_itself(&self, news: &mut News) -> Result<bool, LockError> {
         let note = format!("SELECT pg_catalog.pg_notify('{}', ''), $1::bigint", self.channel);
         self.lanes.step("", Phase::Read, &note, &[]).await?;
@@ -180,8 +187,8 @@ async fn keep_listening(store: Weak<Listener>) {
     }
 }
 
-/// Passes on what is heard, until the connection ends. Nothing is ever asked on it, so it is others who find out that it
-/// leads nowhere.
+/// Passes on what is heard, until the connection ends. Nothing is ever asked on it, so it is others
+/// who find out that it leads nowhere.
 async fn follow(store: &Weak<Listener>, lanes: &Lanes, link: &Link, news: &mut News) {
     loop {
         let note = tokio::select! {

@@ -1,4 +1,5 @@
-//! The steps of the native layout: each is one call of one function of the schema, and the reading of its answer.
+//! The steps of the native layout: each is one call of one function of the schema, and the reading
+//! of its answer.
 //!
 //! What the functions do stands in `sql/schema.sql`.
 
@@ -24,8 +25,8 @@ use crate::stragglers::Stragglers;
 /// The longest holder text that is read; ours has at most about 1.6 KiB.
 const OWNER_BYTES: usize = 4096;
 
-/// Statements of one kind on their way per connection before others are gathered: while the server does one, the next is
-/// already there.
+/// Statements of one kind on their way per connection before others are gathered: while the server
+/// does one, the next is already there.
 const AT_ONCE: usize = 2;
 
 /// The steps of the native layout on their lanes.
@@ -162,7 +163,8 @@ impl Native {
         released(&one(rows)?, 0)
     }
 
-    /// One statement for the whole batch, unless a key stands in it twice: each statement moves a lease once.
+    /// One statement for the whole batch, unless a key stands in it twice: each statement moves a
+    /// lease once.
     pub(crate) async fn extend(
         &self,
         requests: Vec<ExtendRequest>,
@@ -256,7 +258,8 @@ impl Native {
     }
 
     pub(crate) async fn list(&self, prefix: &str, limit: usize) -> Result<Vec<Holder>, LockError> {
-        // No key with this prefix sorts after it: the last character there is, as often as a key has room.
+        // No key with this prefix sorts after it: the last character there is, as often as a key
+        // has room.
         let last = format!("{prefix}{}", "\u{10ffff}".repeat(Key::MAX_BYTES / 4 + 1));
         let rows = self.held(prefix, &last, limit).await?;
         let mut held = Vec::with_capacity(rows.len());
@@ -278,8 +281,9 @@ impl Native {
     }
 }
 
-/// What the server knows of a secret: half its SHA-256. That is enough to compare, and what a server writes to its log of
-/// slow statements, or shows to whoever may read the table, opens no token.
+/// What the server knows of a secret: half its SHA-256. That is enough to compare, and what a
+/// server writes to its log of slow statements, or shows to whoever may read the table, opens no
+/// token.
 pub(crate) fn hashed(secret: &Secret) -> String {
     let digit = |four: u8| char::from(if four < 10 { b'0' + four } else { b'a' + four - 10 });
     let mut text = String::with_capacity(32);

@@ -1,4 +1,5 @@
-//! Stands for `tls` in a program that was built without: connections are plain, and settings that ask for more are refused.
+//! Stands for `tls` in a program that was built without: connections are plain, and settings that
+//! ask for more are refused.
 
 use holdtight_core::LockError;
 use tokio_postgres::NoTls;

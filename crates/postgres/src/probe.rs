@@ -1,4 +1,5 @@
-//! What this server really promises: the settings that decide whether a grant survives, read and judged.
+//! What this server really promises: the settings that decide whether a grant survives, read and
+//! judged.
 
 use holdtight_core::{ErrorKind, Finding, Guarantees, Level, LockError};
 

@@ -1,6 +1,7 @@
 //! Making the tables and functions: the SQL text, its names, and running it.
 //!
-//! The text stands in `sql/schema.sql`, readable by whoever has to approve it; `docs/stores/postgres.sql` is a copy.
+//! The text stands in `sql/schema.sql`, readable by whoever has to approve it;
+//! `docs/stores/postgres.sql` is a copy.
 
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ use crate::syncguard;
 /// The version of the schema that this program speaks.
 pub(crate) const VERSION: i32 = 2;
 
-/// How long making the tables may take: it waits for other migrations, and for whoever has a table locked.
+/// How long making the tables may take: it waits for other migrations, and for whoever has a table
+/// locked.
 const MIGRATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The whole schema with its default names, for people who run SQL by hand.
@@ -22,12 +24,14 @@ pub const SCHEMA_SQL: &str = include_str!("../sql/schema.sql");
 
 /// Creates or upgrades the tables and functions that `url` names.
 ///
-/// Does nothing if they are up to date. Safe when many processes do it at once. Needs a role that may create a schema
-/// and owns what is in it; programs that lock need far less, see `docs/stores/postgres.md`.
+/// Does nothing if they are up to date. Safe when many processes do it at once. Needs a role that
+/// may create a schema and owns what is in it; programs that lock need far less, see
+/// `docs/stores/postgres.md`.
 ///
 /// # Errors
-/// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) for a bad URL or a schema that is newer than this program,
-/// [`AuthFailed`](holdtight_core::ErrorKind::AuthFailed) if the role lacks rights, and whatever connecting can end with.
+/// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) for a bad URL or a schema that is
+/// newer than this program, [`AuthFailed`](holdtight_core::ErrorKind::AuthFailed) if the role lacks
+/// rights, and whatever connecting can end with.
 ///
 /// # Cancel safety
 /// The schema is made in one transaction: wholly or not at all.

@@ -1,4 +1,5 @@
-//! The store as the engine sees it: connecting, what it can do, and each call handed to the layout in use.
+//! The store as the engine sees it: connecting, what it can do, and each call handed to the layout
+//! in use.
 
 use std::fmt;
 use std::sync::Arc;
@@ -40,8 +41,9 @@ impl PostgresStore {
     /// Connects to the primary among the hosts of `url`: see [`PostgresConfig::from_url`].
     ///
     /// # Errors
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) for a bad URL, or a database without our schema (run
-    /// [`migrate`](crate::migrate)); [`Unavailable`](holdtight_core::ErrorKind::Unavailable) if no primary answers;
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) for a bad URL, or a database
+    /// without our schema (run [`migrate`](crate::migrate));
+    /// [`Unavailable`](holdtight_core::ErrorKind::Unavailable) if no primary answers;
     /// [`AuthFailed`](holdtight_core::ErrorKind::AuthFailed) if it refuses us.
     ///
     /// # Cancel safety
@@ -72,10 +74,12 @@ impl PostgresStore {
         Ok(Self { config, lanes, listener, steps, sweeper })
     }
 
-    /// Removes the rows of all keys that have been free for at least `idle`, now, and says how many.
+    /// Removes the rows of all keys that have been free for at least `idle`, now, and says how
+    /// many.
     ///
-    /// The store does this by itself about once a minute, for keys that have been free for five; nobody has to call it.
-    /// Only one process sweeps at a time: while another does, this one leaves the rows to it and counts none.
+    /// The store does this by itself about once a minute, for keys that have been free for five;
+    /// nobody has to call it. Only one process sweeps at a time: while another does, this one
+    /// leaves the rows to it and counts none.
     ///
     /// # Errors
     /// As any step; what was removed until then stays removed.
@@ -86,12 +90,13 @@ impl PostgresStore {
         self.sweeper.round(idle).await
     }
 
-    /// A condition for the WHERE clause of your own statement in the same database, in SQL: true only while `fence` is
-    /// the newest grant of `key` and was not released.
+    /// A condition for the WHERE clause of your own statement in the same database, in SQL: true
+    /// only while `fence` is the newest grant of `key` and was not released.
     ///
-    /// The condition also keeps the next grant of the key waiting until your transaction is over. So a write made under
-    /// it cannot land after somebody else was granted the lock, however long your program was paused before it. Keep
-    /// such transactions short: after two seconds an acquire gives up with `Unavailable` and tries again.
+    /// The condition also keeps the next grant of the key waiting until your transaction is over.
+    /// So a write made under it cannot land after somebody else was granted the lock, however long
+    /// your program was paused before it. Keep such transactions short: after two seconds an
+    /// acquire gives up with `Unavailable` and tries again.
     ///
     /// No row updated means that the lock was lost.
     ///
@@ -105,7 +110,8 @@ impl PostgresStore {
     /// ```
     ///
     /// # Errors
-    /// [`Unsupported`](holdtight_core::ErrorKind::Unsupported) in the syncguard layout, whose tables have no such function.
+    /// [`Unsupported`](holdtight_core::ErrorKind::Unsupported) in the syncguard layout, whose
+    /// tables have no such function.
     pub fn fenced(&self, key: &Key, fence: Fence) -> Result<String, LockError> {
         match self.config.layout {
             Layout::Native => Ok(fencing::condition(&self.config.name("_fenced"), key, fence)),
@@ -118,8 +124,8 @@ impl PostgresStore {
 }
 
 impl PostgresStore {
-    /// Whether callers drive none of their steps: where a connection is one caller's alone until its answer is there, and
-    /// in the layout whose answers have many parts.
+    /// Whether callers drive none of their steps: where a connection is one caller's alone until
+    /// its answer is there, and in the layout whose answers have many parts.
     fn is_apart(&self) -> bool {
         self.config.pooled || self.config.layout != Layout::Native
     }
@@ -230,8 +236,9 @@ impl Backend for PostgresStore {
     }
 }
 
-/// A step whose answer is short, so that the client library takes in all of it, also for a caller that is not polled. It is
-/// driven by its caller, unless it has to be [apart](PostgresStore::is_apart): a task of its own is felt by every lock.
+/// A step whose answer is short, so that the client library takes in all of it, also for a caller
+/// that is not polled. It is driven by its caller, unless it has to be
+/// [apart](PostgresStore::is_apart): a task of its own is felt by every lock.
 fn brief<T, F>(is_apart: bool, step: F) -> Reply<T>
 where
     F: Future<Output = Result<T, LockError>> + Send + 'static,
@@ -240,11 +247,12 @@ where
     if is_apart { apart(step) } else { Box::pin(step) }
 }
 
-/// Drives a step in a task of its own. The client library reads no further on a connection until whoever asked has taken
-/// the first pieces of the answer: a caller whose future is not polled would hold up everybody else there.
+/// Drives a step in a task of its own. The client library reads no further on a connection until
+/// whoever asked has taken the first pieces of the answer: a caller whose future is not polled
+/// would hold up everybody else there.
 ///
-/// A caller that goes away takes the step with it: its connection is left if it was silent, which a step that went on
-/// would keep to itself until its own time is over.
+/// A caller that goes away takes the step with it: its connection is left if it was silent, which a
+/// step that went on would keep to itself until its own time is over.
 fn apart<T, F>(step: F) -> Reply<T>
 where
     F: Future<Output = Result<T, LockError>> + Send + 'static,

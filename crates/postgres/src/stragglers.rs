@@ -1,7 +1,9 @@
-//! Which requests may still arrive: a cut connection or a pooler's queue can keep a request longer than its caller waits.
+//! Which requests may still arrive: a cut connection or a pooler's queue can keep a request longer
+//! than its caller waits.
 //!
-//! A release of such a secret says so, and the store then bars the request for good (`locks_release` in
-//! `sql/schema.sql`). Otherwise it could be granted after its own release and hold the key for nobody.
+//! A release of such a secret says so, and the store then bars the request for good
+//! (`locks_release` in `sql/schema.sql`). Otherwise it could be granted after its own release and
+//! hold the key for nobody.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard};
@@ -16,7 +18,8 @@ use crate::lanes::hash;
 /// Longer than the store bars a secret, so that a release that is asked again is barred again.
 const MEMORY: Duration = Duration::from_secs(600);
 
-/// What is remembered at most: an outage must not cost unbounded memory. Beyond it a lease ends a straggler.
+/// What is remembered at most: an outage must not cost unbounded memory. Beyond it a lease ends a
+/// straggler.
 const MOST: usize = 65_536;
 
 /// Secrets under which a grant was asked for without an answer.
@@ -25,7 +28,8 @@ pub(crate) struct Stragglers {
     known: Mutex<Known>,
 }
 
-/// Hashes only: the secret itself must not stand where it is not needed. Two with one hash cost a needless mark.
+/// Hashes only: the secret itself must not stand where it is not needed. Two with one hash cost a
+/// needless mark.
 #[derive(Default)]
 struct Known {
     hashes: HashSet<u64>,

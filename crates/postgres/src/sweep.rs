@@ -1,7 +1,8 @@
-//! Removing rows of keys that nobody uses any more: in the background, in pages, at most one round per minute.
+//! Removing rows of keys that nobody uses any more: in the background, in pages, at most one round
+//! per minute.
 //!
-//! Why a removed row cannot lead to a repeated fence stands with `locks_sweep` in `sql/schema.sql`. In the syncguard
-//! layout the fences stand in a table of their own, which is never swept.
+//! Why a removed row cannot lead to a repeated fence stands with `locks_sweep` in `sql/schema.sql`.
+//! In the syncguard layout the fences stand in a table of their own, which is never swept.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -43,7 +44,8 @@ impl Sweeper {
         Self { lanes, layout: config.layout, sql, next: Mutex::default() }
     }
 
-    /// Whether this process has not tried for a minute. Asked with each release; the first one tries too.
+    /// Whether this process has not tried for a minute. Asked with each release; the first one
+    /// tries too.
     pub(crate) fn is_due(&self) -> bool {
         let now = Instant::now();
         let mut next = lock(&self.next);
@@ -54,7 +56,8 @@ impl Sweeper {
         true
     }
 
-    /// Does a page beside the release of `key`, on the same connection, and starts the rest of the round in the background.
+    /// Does a page beside the release of `key`, on the same connection, and starts the rest of the
+    /// round in the background.
     ///
     /// The page is waited for: a command that lives for a second must also clean up.
     pub(crate) async fn beside(self: &Arc<Self>, key: &str) {

@@ -1,8 +1,10 @@
-//! The steps of the syncguard layout: the two tables of that Node package, shared with programs that use it.
+//! The steps of the syncguard layout: the two tables of that Node package, shared with programs
+//! that use it.
 //!
-//! Each step is one simple query of several statements, which PostgreSQL runs as one transaction in one round trip.
-//! Acquire takes the advisory lock that the package takes, and the row as well; extend takes both too. That closes
-//! the package's race between the two, from our side and against its own processes. The clock is read after the locks.
+//! Each step is one simple query of several statements, which PostgreSQL runs as one transaction in
+//! one round trip. Acquire takes the advisory lock that the package takes, and the row as well;
+//! extend takes both too. That closes the package's race between the two, from our side and against
+//! its own processes. The clock is read after the locks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,14 +26,15 @@ const TOLERANCE_MS: i64 = 1000;
 /// Above this the package refuses to go on: the number must keep its fifteen digits.
 const LAST_FENCE: i64 = 900_000_000_000_000;
 
-/// Settings for the rest of the transaction. Statements are analysed one by one, so the path holds from the next on.
+/// Settings for the rest of the transaction. Statements are analysed one by one, so the path holds
+/// from the next on.
 const SETTINGS: &str = "SELECT pg_catalog.set_config('search_path', 'pg_catalog', true), \
      pg_catalog.set_config('lock_timeout', '2s', true), pg_catalog.set_config('client_min_messages', 'warning', true), \
      pg_catalog.set_config('synchronous_commit', \
      CASE pg_catalog.current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true);";
 
-/// The server's time in whole milliseconds, as the package computes it, but when the locks are held; and in tenths of
-/// those, for fences.
+/// The server's time in whole milliseconds, as the package computes it, but when the locks are
+/// held; and in tenths of those, for fences.
 const NOW: &str = "SELECT t.tenths / 10 AS ms, t.tenths \
      FROM (SELECT floor(extract(epoch FROM clock_timestamp()) * 10000)::bigint AS tenths) AS t";
 
@@ -51,8 +54,9 @@ impl Syncguard {
         base.ttl_slack(Duration::from_secs(1)).transfer(true).force_release(true).max_batch(100)
     }
 
-    /// The fence is the counter of the package, but never below the time in tenths of a millisecond: Node goes on
-    /// counting from there, and a counter that was lost does not repeat. Nothing is written when the numbers have run out.
+    /// The fence is the counter of the package, but never below the time in tenths of a
+    /// millisecond: Node goes on counting from there, and a counter that was lost does not repeat.
+    /// Nothing is written when the numbers have run out.
     pub(crate) async fn acquire(&self, request: AcquireRequest) -> Result<Attempt, LockError> {
         let (locks, fences) = (&self.locks, &self.fences);
         let (key, id) = (literal(request.key.as_str()), literal(request.secret.expose()));
@@ -122,8 +126,8 @@ impl Syncguard {
         Ok(if rows.is_empty() { Release::NotHeld } else { Release::Released })
     }
 
-    /// To a program of the package it looks as if the lock had been given back and taken by another at once. Asked again
-    /// because the answer was lost, it tells of the same grant.
+    /// To a program of the package it looks as if the lock had been given back and taken by another
+    /// at once. Asked again because the answer was lost, it tells of the same grant.
     pub(crate) async fn transfer(&self, request: TransferRequest) -> Result<Transfer, LockError> {
         let (locks, fences, to) = (&self.locks, &self.fences, request.to);
         let (key, ttl) = (literal(to.key.as_str()), millis(to.ttl));
@@ -173,7 +177,8 @@ impl Syncguard {
             requests.iter().map(|_| Ok(Extension::NotHeld)).collect();
         let mut open: Vec<usize> = (0..requests.len()).collect();
         while !open.is_empty() {
-            // A statement moves each row once: a key that stands here twice has its second turn later.
+            // A statement moves each row once: a key that stands here twice has its second turn
+            // later.
             let mut keys = std::collections::HashSet::new();
             let (batch, again): (Vec<usize>, Vec<usize>) =
                 open.into_iter().partition(|&at| keys.insert(requests[at].key.as_str()));
@@ -230,7 +235,8 @@ impl Syncguard {
             })
             .collect();
         let values = values.join(", ");
-        // With others in the same statement nobody waits for long: whose row is not free is asked for alone.
+        // With others in the same statement nobody waits for long: whose row is not free is asked
+        // for alone.
         let patience = if batch.len() > 1 { "250ms" } else { "2s" };
         let locks = &self.locks;
         let day = 24 * 60 * 60 * 1000;
@@ -261,7 +267,8 @@ impl Syncguard {
         let rows = self.held(&everything, &condition, limit).await?;
         let mut held = Vec::with_capacity(rows.len());
         for row in &rows {
-            // A key that ours cannot be (control characters, too long) is a lock that nobody here can ask about.
+            // A key that ours cannot be (control characters, too long) is a lock that nobody here
+            // can ask about.
             if let Ok(key) = Key::with_form(text(row, 0)?, KeyForm::Verbatim) {
                 held.push(holder(key, row, 1)?);
             }
@@ -297,8 +304,8 @@ impl Syncguard {
     }
 }
 
-/// Removes a page of rows whose lease has been over for `{idle}` milliseconds; the package itself leaves them for ever.
-/// A row that somebody takes at this moment is locked, and passed over.
+/// Removes a page of rows whose lease has been over for `{idle}` milliseconds; the package itself
+/// leaves them for ever. A row that somebody takes at this moment is locked, and passed over.
 pub(crate) fn sweep(config: &PostgresConfig, page: i32) -> String {
     let locks = config.name("");
     format!(

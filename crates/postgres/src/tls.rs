@@ -1,6 +1,7 @@
 //! TLS by rustls: which certificates are trusted, and how much of them is checked.
 //!
-//! The modes keep the meaning they have in `libpq`, so that a URL means the same here and in `psql`.
+//! The modes keep the meaning they have in `libpq`, so that a URL means the same here and in
+//! `psql`.
 
 use std::error::Error as _;
 use std::sync::Arc;
@@ -37,7 +38,8 @@ pub(crate) fn connector(config: &PostgresConfig) -> Result<Connect, LockError> {
         .map_err(|error| LockError::internal("no usable TLS version").with_source(error))?;
     let builder = match config.tls {
         TlsMode::Disable | TlsMode::Prefer | TlsMode::Require => {
-            // It is not needed, as client certificates may not be. A name that leads nowhere is a mistake all the same.
+            // It is not needed, as client certificates may not be. A name that leads nowhere is a
+            // mistake all the same.
             if let Some(file) = &config.root_cert {
                 certificates("sslrootcert", file)?;
             }

@@ -1,4 +1,5 @@
-//! The conformance suite on a real PostgreSQL: native, without LISTEN, behind PgBouncer, and in the syncguard layout.
+//! The conformance suite on a real PostgreSQL: native, without LISTEN, behind PgBouncer, and in the
+//! syncguard layout.
 
 use std::marker::PhantomData;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -52,7 +53,8 @@ struct Place<W> {
     way: PhantomData<W>,
 }
 
-/// The port of the server, or of the pooler in front of it; both are shared by all trials of this process.
+/// The port of the server, or of the pooler in front of it; both are shared by all trials of this
+/// process.
 async fn port(pooled: bool) -> u16 {
     static POOLER: OnceCell<PgBouncer> = OnceCell::const_new();
     // Starting a server is not a future that may change threads, and a fixture's must be one.
@@ -115,7 +117,8 @@ fn main() {
         .on::<Place<ListenOff>>()
         .on::<Place<Pooled>>()
         .on::<Place<Syncguard>>()
-        // The package keeps its locks unique by id: one secret cannot hold two keys there. It never has to.
+        // The package keeps its locks unique by id: one secret cannot hold two keys there. It never
+        // has to.
         .without("syncguard::ownership::a_release_frees_its_own_key_only")
         .without("syncguard::expiry::one_lease_ends_and_another_does_not")
         .without("syncguard::model::random_operations_agree_with_the_model")

@@ -1,4 +1,5 @@
-//! Connections that are lost or shared: requests that arrive late, and one caller's trouble that stays its own.
+//! Connections that are lost or shared: requests that arrive late, and one caller's trouble that
+//! stays its own.
 #![cfg(target_os = "linux")]
 
 mod support;

@@ -1,4 +1,5 @@
-//! What becomes of locks when the server is killed, restarted, moved in time, replaced, or out of something.
+//! What becomes of locks when the server is killed, restarted, moved in time, replaced, or out of
+//! something.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -226,8 +227,9 @@ async fn fences_grow_and_free_keys_stay_free_when_the_servers_clock_is_set_back_
             );
             assert_eq!(release(&store, key, &owner).await.unwrap(), Release::Released);
         }
-        // One of the two loses its row each time: the mark must stand in for it. It is removed by this sweep, or by the
-        // one that the store begins after a release, whose turn ours leaves alone.
+        // One of the two loses its row each time: the mark must stand in for it. It is removed by
+        // this sweep, or by the one that the store begins after a release, whose turn ours leaves
+        // alone.
         server
             .sql("UPDATE holdtight.locks SET expires_at = '-infinity' WHERE key = 'gone'")
             .unwrap();
@@ -239,7 +241,8 @@ async fn fences_grow_and_free_keys_stay_free_when_the_servers_clock_is_set_back_
         })
         .await;
     }
-    // A jump forward ends leases early: that is the promise that a wall clock can keep. The fence tells the two apart.
+    // A jump forward ends leases early: that is the promise that a wall clock can keep. The fence
+    // tells the two apart.
     let (owner, lease) = take(&store, &moved, LONG).await;
     server.set_clock(7200);
     let taken = take(&store, &moved, LONG).await.1;
@@ -279,7 +282,8 @@ async fn a_sweep_between_grants_never_lowers_a_fence() {
             }
         });
     }
-    // How often they meet depends on the disk: a row can be removed only while no step is under way on it.
+    // How often they meet depends on the disk: a row can be removed only while no step is under way
+    // on it.
     let met = async {
         let mut removed = 0;
         while removed < 100 {
@@ -477,7 +481,8 @@ async fn every_step_is_one_round_trip() {
         migrate(&url).await.unwrap();
         let store = open(&url).await;
         let counted = key("counted");
-        // The first extension opens its connection; the first release also looks whether it is time to sweep.
+        // The first extension opens its connection; the first release also looks whether it is time
+        // to sweep.
         let (owner, _) = take(&store, &counted, LONG).await;
         extend(&store, &counted, &owner, LONG).await.unwrap();
         release(&store, &counted, &owner).await.unwrap();
@@ -505,7 +510,8 @@ async fn updates_stay_in_their_page() {
     if !available() {
         return;
     }
-    // Its own server: a transaction that stays open anywhere keeps old versions of rows in their pages.
+    // Its own server: a transaction that stays open anywhere keeps old versions of rows in their
+    // pages.
     let server = Server::start(&[]);
     migrate(&server.url()).await.unwrap();
     let store = open(&server.url()).await;

@@ -1,4 +1,5 @@
-//! A lock and the data it protects in one database: a write of a holder that was paused cannot land.
+//! A lock and the data it protects in one database: a write of a holder that was paused cannot
+//! land.
 
 mod support;
 

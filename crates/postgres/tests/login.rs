@@ -1,5 +1,5 @@
-//! Who may log in: passwords (SCRAM) from the URL, the driver's configuration and the password file, and client
-//! certificates; and what is said to whom may not.
+//! Who may log in: passwords (SCRAM) from the URL, the driver's configuration and the password
+//! file, and client certificates; and what is said to whom may not.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -116,7 +116,8 @@ async fn a_client_certificate_is_a_login() {
     let (cert, key) = (file("client.pem"), file("client.key"));
     works(PostgresStore::connect(&format!("{url}&sslcert={cert}&sslkey={key}")).await, "cert")
         .await;
-    // Without one, with one of an authority that the server does not know, and with one of another name.
+    // Without one, with one of an authority that the server does not know, and with one of another
+    // name.
     let refusal = PostgresStore::connect(&url).await.expect_err("no certificate");
     assert_eq!(refusal.kind(), ErrorKind::AuthFailed, "{refusal}");
     let stranger = format!("{url}&sslcert={}&sslkey={}", file("other.pem"), file("other.key"));

@@ -1,4 +1,5 @@
-//! What others in the same database do: settings, locked rows, and those who stand nearer to the server.
+//! What others in the same database do: settings, locked rows, and those who stand nearer to the
+//! server.
 
 mod support;
 
@@ -93,7 +94,8 @@ async fn whoever_was_woken_is_served_before_those_who_stand_nearer() {
     }
     let (_server, url) = fresh("far").await;
     let (near, far) = (open(&url).await, open(&url).await);
-    // Where the machine stands still, the right of way is over before the others ask: then once more.
+    // Where the machine stands still, the right of way is over before the others ask: then once
+    // more.
     for round in 0.. {
         let (here, waiter) = (key(&format!("k{round}")), secret());
         let (owner, _) = take(&near, &here, LONG).await;

@@ -1,4 +1,5 @@
-//! The schema: made by many at once, found missing, kept to its names, and usable by a role with few rights.
+//! The schema: made by many at once, found missing, kept to its names, and usable by a role with
+//! few rights.
 
 mod support;
 
@@ -183,7 +184,8 @@ async fn a_sweep_that_leaves_no_row_gives_the_space_of_table_and_index_back() {
         Some(before.fence)
     );
     assert_eq!(release(&store, &held, &owner).await.unwrap(), Release::Released);
-    // The last row goes. An autovacuum that happens to be at work makes one sweep pass the chance by.
+    // The last row goes. An autovacuum that happens to be at work makes one sweep pass the chance
+    // by.
     server.sql(many).unwrap();
     support::eventually("the space is given back", async || {
         store.sweep(Duration::ZERO).await.unwrap();

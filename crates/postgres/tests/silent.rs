@@ -1,4 +1,5 @@
-//! Hosts and connections that fall silent without being closed: nobody is told, and nothing may be lost by it.
+//! Hosts and connections that fall silent without being closed: nobody is told, and nothing may be
+//! lost by it.
 #![cfg(target_os = "linux")]
 
 mod support;

@@ -1,4 +1,5 @@
-//! The syncguard layout shared with a Node program that follows the package's own flow: both exclude each other.
+//! The syncguard layout shared with a Node program that follows the package's own flow: both
+//! exclude each other.
 
 mod support;
 

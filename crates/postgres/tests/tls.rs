@@ -55,7 +55,8 @@ async fn every_mode_checks_what_it_says() {
         .await;
     }
     for (host, options) in [
-        // Another authority, another name, and the authorities of this machine, which do not know ours.
+        // Another authority, another name, and the authorities of this machine, which do not know
+        // ours.
         ("localhost", format!("sslmode=verify-full&{other}")),
         ("127.0.0.1", format!("sslmode=verify-ca&{other}")),
         ("127.0.0.1", format!("sslmode=require&{other}")),

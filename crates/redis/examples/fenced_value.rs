@@ -1,4 +1,5 @@
-//! A holder is paused past its lease, another one takes over, and the late write of the first is refused.
+//! A holder is paused past its lease, another one takes over, and the late write of the first is
+//! refused.
 //!
 //! `cargo run -p holdtight-redis --example fenced_value -- redis://127.0.0.1:6379`
 

@@ -1,10 +1,13 @@
-//! Limits on what a server may send, kept while its bytes arrive: the client library reads whatever comes.
+//! Limits on what a server may send, kept while its bytes arrive: the client library reads whatever
+//! comes.
 //!
-//! No answer is longer than a mebibyte. And nobody is told that a subscription has ended: we never ask for that, but a node
-//! whose slot moves away says so unasked, and the client library would take it for the answer to the oldest request, so
-//! that from then on every request got the answer of another.
+//! No answer is longer than a mebibyte. And nobody is told that a subscription has ended: we never
+//! ask for that, but a node whose slot moves away says so unasked, and the client library would
+//! take it for the answer to the oldest request, so that from then on every request got the answer
+//! of another.
 //!
-//! [`Gauge`] follows the protocol just far enough to know where an answer ends. What is in it is the parser's affair.
+//! [`Gauge`] follows the protocol just far enough to know where an answer ends. What is in it is
+//! the parser's affair.
 
 use std::io;
 use std::pin::Pin;
@@ -77,7 +80,8 @@ enum Refused {
 
 use Refused::{OutOfStep, TooLong};
 
-/// What a server says unasked when it ends a subscription, perhaps with a letter before it that says of what kind.
+/// What a server says unasked when it ends a subscription, perhaps with a letter before it that
+/// says of what kind.
 const ENDED: &[u8] = b"unsubscribe";
 
 /// How much of the current answer has come, and what must come before it ends.

@@ -1,7 +1,8 @@
 //! A Redis Cluster: which node serves which slot, one connection per node, and redirections.
 //!
-//! Only what a node refused without doing it (`MOVED`, `ASK`, a connection that could not be opened) is sent again,
-//! and only to nodes that the cluster itself lists; a lost answer is never repeated.
+//! Only what a node refused without doing it (`MOVED`, `ASK`, a connection that could not be
+//! opened) is sent again, and only to nodes that the cluster itself lists; a lost answer is never
+//! repeated.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -60,7 +61,8 @@ impl Map {
         self.nodes.get(usize::from(place))
     }
 
-    /// The node that a redirection calls `address`. Nodes that do not tell a host mean that of the one who was asked.
+    /// The node that a redirection calls `address`. Nodes that do not tell a host mean that of the
+    /// one who was asked.
     fn find(&self, address: &str, asked: Option<&str>) -> Option<&Node> {
         let whole = match (address.strip_prefix('?').unwrap_or(address), asked) {
             (port, Some(host)) if port.starts_with(':') => format!("{host}{port}"),
@@ -101,7 +103,8 @@ impl Cluster {
         }
     }
 
-    /// Sends `load` to the node that serves `slot`, wherever that is now. Answers stand in the order of commands.
+    /// Sends `load` to the node that serves `slot`, wherever that is now. Answers stand in the
+    /// order of commands.
     pub(crate) async fn send(
         self: &Arc<Self>,
         slot: u16,
@@ -120,7 +123,8 @@ impl Cluster {
                     Some("MOVED") => {
                         self.stale.store(true, Ordering::Release);
                         let moved = self.owner(slot).await.map_err(Fault::Unsent)?;
-                        // A node that lags behind in the news of the cluster: the answer itself says where to go.
+                        // A node that lags behind in the news of the cluster: the answer itself
+                        // says where to go.
                         link = match self.named(&error, &link) {
                             Some(named) if Arc::ptr_eq(&moved, &link) => named,
                             _ => moved,
@@ -231,7 +235,8 @@ impl Cluster {
         if !self.stale.load(Ordering::Acquire) {
             return Ok(self.current());
         }
-        // In a task of its own: a caller whose future is not polled must not keep the gate from all others.
+        // In a task of its own: a caller whose future is not polled must not keep the gate from all
+        // others.
         let cluster = Arc::clone(self);
         spawn_lasting(async move { cluster.read_map().await }).await.unwrap_or_else(|error| {
             Err(LockError::unavailable("the map of the Redis Cluster could not be read")
@@ -267,7 +272,8 @@ impl Cluster {
                 Ok(map) => {
                     let map = Arc::new(map);
                     let before = std::mem::replace(&mut *lock(&self.map), Arc::clone(&map));
-                    // Whoever listens at a node that serves its slot no more has to listen at another.
+                    // Whoever listens at a node that serves its slot no more has to listen at
+                    // another.
                     if !before.nodes.is_empty() && map.differs(&before) {
                         self.ears.ring_all();
                     }
@@ -336,7 +342,8 @@ async fn read(link: &Arc<Link>, asked: &ConnectionAddr, tls: bool) -> Result<Map
 
 /// Reads the lines of `CLUSTER NODES`; `None` if they name no primary with a slot.
 ///
-/// With TLS a node is reached by the name of its host, if it tells one: that is what stands in certificates.
+/// With TLS a node is reached by the name of its host, if it tells one: that is what stands in
+/// certificates.
 fn parse(text: &str, asked: &ConnectionAddr, tls: bool) -> Option<Map> {
     let mut map = Map { nodes: Vec::new(), owners: vec![None; SLOTS] };
     for line in text.lines() {

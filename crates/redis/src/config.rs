@@ -1,6 +1,8 @@
-//! Where the store is and how it is used: from a URL, from the user's own client, or set one by one.
+//! Where the store is and how it is used: from a URL, from the user's own client, or set one by
+//! one.
 //!
-//! Only checks and defaults; connections are made elsewhere. `Debug` and errors never show a password.
+//! Only checks and defaults; connections are made elsewhere. `Debug` and errors never show a
+//! password.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,11 +18,12 @@ use crate::syncguard;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Layout {
-    /// Holdtight's own: secret, fence and owner in the value. Every `SET NX` lock respects it and is respected.
+    /// Holdtight's own: secret, fence and owner in the value. Every `SET NX` lock respects it and
+    /// is respected.
     #[default]
     Native,
-    /// The value is the bare secret and keys are taken byte for byte, so that a token can be handed to a process
-    /// that uses lilith, redlock, redis-py and the like, or taken over from one.
+    /// The value is the bare secret and keys are taken byte for byte, so that a token can be handed
+    /// to a process that uses lilith, redlock, redis-py and the like, or taken over from one.
     Token,
     /// The format of the Node library `syncguard`, byte for byte.
     Syncguard,
@@ -104,15 +107,15 @@ impl RedisConfig {
         }
     }
 
-    /// Reads a URL: `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://`, `redis+cluster://`, or the same
-    /// with `valkey`.
+    /// Reads a URL: `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://`,
+    /// `redis+cluster://`, or the same with `valkey`.
     ///
-    /// Options are those of the methods here, as `?name=value&…`. An unknown one is an error: a typing mistake in
-    /// the name of a safety option must not pass in silence.
+    /// Options are those of the methods here, as `?name=value&…`. An unknown one is an error: a
+    /// typing mistake in the name of a safety option must not pass in silence.
     ///
     /// # Errors
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig), saying which part is wrong, never repeating
-    /// the user or the password.
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig), saying which part is wrong,
+    /// never repeating the user or the password.
     pub fn from_url(url: &str) -> Result<Self, LockError> {
         let parts = UrlParts::parse(STORE, url, "redis://127.0.0.1:6379")?;
         let scheme = parts.scheme.replacen("valkey", "redis", 1);
@@ -180,10 +183,12 @@ impl RedisConfig {
 
     /// Uses the address, credentials and database of the user's own client.
     ///
-    /// Connections of our own are opened from it, because wake-ups need the RESP3 protocol and a response timeout.
+    /// Connections of our own are opened from it, because wake-ups need the RESP3 protocol and a
+    /// response timeout.
     ///
     /// # Errors
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if the client's address cannot be used here.
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if the client's address cannot
+    /// be used here.
     pub fn from_client(client: &redis::Client) -> Result<Self, LockError> {
         let info = client.get_connection_info();
         let mut config = Self::new(Topology::Server(info.addr().clone()));
@@ -228,12 +233,13 @@ impl RedisConfig {
 
     /// What stands before every key: the lock's name in Redis is exactly `prefix + key`.
     ///
-    /// The default is `holdtight:` in the native layout, nothing in `token`, `syncguard` in `syncguard`. Everybody
-    /// who shares a lock must split its name in the same place: the fence counter belongs to the prefix.
+    /// The default is `holdtight:` in the native layout, nothing in `token`, `syncguard` in
+    /// `syncguard`. Everybody who shares a lock must split its name in the same place: the fence
+    /// counter belongs to the prefix.
     ///
     /// # Errors
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if it is too long, has control characters, or
-    /// clashes with the layout.
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if it is too long, has control
+    /// characters, or clashes with the layout.
     pub fn prefix(self, prefix: impl Into<String>) -> Result<Self, LockError> {
         Self { prefix: Some(prefix.into()), ..self }.check()
     }
@@ -241,7 +247,8 @@ impl RedisConfig {
     /// How locks are written.
     ///
     /// # Errors
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if the prefix clashes with the layout.
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) if the prefix clashes with the
+    /// layout.
     pub fn layout(self, layout: Layout) -> Result<Self, LockError> {
         Self { layout, ..self }.check()
     }
@@ -251,8 +258,9 @@ impl RedisConfig {
         Self { wait_replicas: replicas, ..self }
     }
 
-    /// Whether a grant or an extension counts only when the server has it in its append-only file on disk. Off by
-    /// default. Needs `WAITAOF`, which Redis 7.2 and Valkey have, and `appendonly yes`.
+    /// Whether a grant or an extension counts only when the server has it in its append-only file
+    /// on disk. Off by default. Needs `WAITAOF`, which Redis 7.2 and Valkey have, and `appendonly
+    /// yes`.
     pub fn wait_aof(self, wait_aof: bool) -> Self {
         Self { wait_aof, ..self }
     }
@@ -278,7 +286,8 @@ impl RedisConfig {
         Self { connect_timeout, ..self }.check()
     }
 
-    /// Whether waiters are woken by a message; without, they ask again by their timers. On by default.
+    /// Whether waiters are woken by a message; without, they ask again by their timers. On by
+    /// default.
     pub fn pubsub(self, pubsub: bool) -> Self {
         Self { pubsub, ..self }
     }

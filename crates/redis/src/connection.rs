@@ -1,8 +1,9 @@
-//! One connection to one server that repairs itself: opened when needed, shared by all, replaced when it breaks.
+//! One connection to one server that repairs itself: opened when needed, shared by all, replaced
+//! when it breaks.
 //!
-//! It knows the client library's habits: no reconnect after timeouts, no word about what happened to a request whose
-//! answer is lost, no limit on an answer. It never repeats a request; what an error means for a step
-//! is `error.rs`'s affair. Behaviour in an outage is the kit's.
+//! It knows the client library's habits: no reconnect after timeouts, no word about what happened
+//! to a request whose answer is lost, no limit on an answer. It never repeats a request; what an
+//! error means for a step is `error.rs`'s affair. Behaviour in an outage is the kit's.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -26,8 +27,8 @@ use crate::wake::Ears;
 /// After so many requests in a row without an answer the connection counts as cut.
 const SILENCE: u32 = 2;
 
-/// A connection that keeps so long silent that a caller gives up is compared with a new one: its renewal may have no time
-/// for many such callers.
+/// A connection that keeps so long silent that a caller gives up is compared with a new one: its
+/// renewal may have no time for many such callers.
 const QUIET: Duration = Duration::from_millis(250);
 
 /// How many requests may wait for the socket before callers wait for each other.
@@ -134,8 +135,8 @@ struct Health {
     suspected: AtomicBool,
 }
 
-/// A request on its way. If it is dropped before its answer came, after a silence, nobody else may ever notice that the
-/// connection is dead.
+/// A request on its way. If it is dropped before its answer came, after a silence, nobody else may
+/// ever notice that the connection is dead.
 struct Sent<'a> {
     link: &'a Arc<Link>,
     wire: &'a Arc<Wire>,
@@ -151,7 +152,8 @@ impl Drop for Sent<'_> {
     }
 }
 
-/// Whoever compares a silent connection with a new one; whatever becomes of its task, another may do it after it.
+/// Whoever compares a silent connection with a new one; whatever becomes of its task, another may
+/// do it after it.
 struct Suspicion(Arc<Wire>);
 
 impl Drop for Suspicion {
@@ -228,7 +230,8 @@ impl Link {
         Ok(self.wire().await?.listening)
     }
 
-    /// Listens to a channel of this shard, now and after every reconnect; `false` if this user may not.
+    /// Listens to a channel of this shard, now and after every reconnect; `false` if this user may
+    /// not.
     pub(crate) async fn listen_to_shard(self: &Arc<Self>, channel: &str) -> Result<bool, Fault> {
         let wire = self.wire().await.map_err(Fault::Unsent)?;
         if wire.hears(channel) {
@@ -312,7 +315,8 @@ impl Link {
         }
     }
 
-    /// The steps go to a server of which nobody knows whether it is the same: this link has to follow.
+    /// The steps go to a server of which nobody knows whether it is the same: this link has to
+    /// follow.
     fn follow(self: &Arc<Self>) {
         if let Some(wire) = self.connection.forget() {
             wire.health.broken.store(true, Ordering::Release);
@@ -320,7 +324,8 @@ impl Link {
         }
     }
 
-    /// Opens the connection again, if it is closed, without being asked: as long as somebody waits for messages.
+    /// Opens the connection again, if it is closed, without being asked: as long as somebody waits
+    /// for messages.
     pub(crate) fn mend(self: &Arc<Self>) {
         if !self.is_listener() || self.ears.is_quiet() || self.connection.current().is_some() {
             return;
@@ -338,20 +343,23 @@ impl Link {
             }
             let link = mending.0.upgrade();
             drop(mending);
-            // It may have broken again before the flag fell, and whoever saw that relied on this task.
+            // It may have broken again before the flag fell, and whoever saw that relied on this
+            // task.
             if let Some(link) = link {
                 link.mend();
             }
         });
     }
 
-    /// How long an answer may take before it is missed. Steps that wait for replicas or a disk take their time.
+    /// How long an answer may take before it is missed. Steps that wait for replicas or a disk take
+    /// their time.
     fn quiet(&self) -> Duration {
         if self.config.waits() { QUIET + self.config.timeout * 2 / 5 } else { QUIET }
     }
 
-    /// Finds out what keeps a connection silent, and leaves it if that is not the server: the sentinels name another
-    /// primary, or a new connection to the same server works at once. One that stands still answers on neither.
+    /// Finds out what keeps a connection silent, and leaves it if that is not the server: the
+    /// sentinels name another primary, or a new connection to the same server works at once. One
+    /// that stands still answers on neither.
     fn suspect(self: &Arc<Self>, wire: &Arc<Wire>) {
         wire.health.silent.fetch_max(1, Ordering::Relaxed);
         if wire.health.suspected.swap(true, Ordering::AcqRel) {
@@ -476,8 +484,8 @@ impl Link {
                     Err(error) => return Err(error),
                 }
             }
-            // A shard that has moved away since is not ours to listen to any more.
-            // All at once, because there may be thousands, and a round trip for each would take too long.
+            // A shard that has moved away since is not ours to listen to any more. All at once,
+            // because there may be thousands, and a round trip for each would take too long.
             let mut shards = lock(&self.shards).clone();
             let asked = shards.clone().into_iter().map(|channel| {
                 let mut connection = connection.clone();

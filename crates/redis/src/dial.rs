@@ -9,7 +9,8 @@ use crate::config::{Credentials, RedisConfig};
 
 /// A connection of the library, over a stream of ours that bounds what it reads.
 ///
-/// It lives until the second half is dropped: the library alone would keep it while answers are due.
+/// It lives until the second half is dropped: the library alone would keep it while answers are
+/// due.
 pub(crate) async fn connect(
     address: &ConnectionAddr,
     credentials: &Credentials,

@@ -1,7 +1,8 @@
-//! From the client's errors to ours, in one place: what is definite, what is unknown, and what to do about it.
+//! From the client's errors to ours, in one place: what is definite, what is unknown, and what to
+//! do about it.
 //!
-//! Texts of the server are repeated only where they cannot hold a secret: an answer to an unknown command repeats
-//! its arguments.
+//! Texts of the server are repeated only where they cannot hold a secret: an answer to an unknown
+//! command repeats its arguments.
 
 use std::fmt;
 
@@ -31,7 +32,8 @@ pub(crate) enum Verdict {
 /// Our own code for a command that the server does not know: too old, renamed or removed.
 pub(crate) const UNKNOWN: &str = "UNKNOWN";
 
-/// The server's code for an error, also of one that happened inside a script, where Redis wraps or rewords it.
+/// The server's code for an error, also of one that happened inside a script, where Redis wraps or
+/// rewords it.
 pub(crate) fn code(error: &RedisError) -> Option<&str> {
     let code = error.code()?;
     if code == "ERR" && error.detail().is_some_and(|detail| detail.starts_with("unknown command")) {
@@ -44,7 +46,8 @@ pub(crate) fn code(error: &RedisError) -> Option<&str> {
     if detail.contains("The user executing the script can't") {
         return Some("NOPERM");
     }
-    // Redis before 7: "Error running script (call to f_…): @user_script:4: -OOM command not allowed …".
+    // Redis before 7: "Error running script (call to f_…): @user_script:4: -OOM command not allowed
+    // …".
     let wrapped = detail.rsplit_once(": -").and_then(|(_, rest)| rest.split(' ').next());
     let is_code = |word: &&str| word.len() > 2 && word.bytes().all(|b| b.is_ascii_uppercase());
     Some(wrapped.filter(is_code).unwrap_or(code))
@@ -61,9 +64,9 @@ pub(crate) fn verdict(error: &RedisError) -> Verdict {
     }
 }
 
-/// Whether the server refused a step for several keys, and the cause may be one of them: no right to it, its slot half
-/// moved, or no fence for it. A server that is full or not there is so for everybody. A try alone finds under its secret
-/// what was done before.
+/// Whether the server refused a step for several keys, and the cause may be one of them: no right
+/// to it, its slot half moved, or no fence for it. A server that is full or not there is so for
+/// everybody. A try alone finds under its secret what was done before.
 pub(crate) fn concerns_one(error: &LockError) -> bool {
     ["NOPERM", "TRYAGAIN", "FENCE", "ERR"].contains(&refusal(error))
 }
@@ -118,7 +121,8 @@ pub(crate) fn explain(error: &RedisError, stage: Stage) -> LockError {
     }
 }
 
-/// The name of a command that the server does not know, from an answer that may also repeat secret arguments.
+/// The name of a command that the server does not know, from an answer that may also repeat secret
+/// arguments.
 fn unknown_command(detail: &str) -> &str {
     let quoted = detail.split(['\'', '`']).nth(1).unwrap_or_default();
     let is_name = |name: &&str| {

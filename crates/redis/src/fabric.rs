@@ -11,8 +11,9 @@ use crate::slots::slot;
 
 /// Where requests go.
 pub(crate) enum Fabric {
-    /// Always the same server. If steps wait for replicas they have a connection of their own, where nothing can
-    /// pass them: messages and questions do not wait with them, but a release never overtakes its grant.
+    /// Always the same server. If steps wait for replicas they have a connection of their own,
+    /// where nothing can pass them: messages and questions do not wait with them, but a release
+    /// never overtakes its grant.
     Single { link: Arc<Link>, steps: Arc<Link> },
     /// The node that serves the key.
     Cluster(Arc<Cluster>),
@@ -30,7 +31,8 @@ impl Fabric {
         }
     }
 
-    /// Sends several commands at once to the server of `lock`; an error of the first is an error of all.
+    /// Sends several commands at once to the server of `lock`; an error of the first is an error of
+    /// all.
     pub(crate) async fn send_all(
         &self,
         lock: &str,
@@ -73,7 +75,8 @@ impl Fabric {
         }
     }
 
-    /// What came from the server of `lock` last was not for us: nothing that comes on that connection is believed.
+    /// What came from the server of `lock` last was not for us: nothing that comes on that
+    /// connection is believed.
     pub(crate) fn distrust(&self, lock: &str) {
         match self {
             Self::Single { steps, .. } => steps.distrust(),

@@ -1,19 +1,20 @@
 //! Writing a value in Redis under the fence of a lock: what makes a lock truly safe.
 //!
-//! The largest fence that has written a value stands beside it, and a smaller one is refused in the same step. The lock
-//! itself may be in any store.
+//! The largest fence that has written a value stands beside it, and a smaller one is refused in the
+//! same step. The lock itself may be in any store.
 
 use holdtight_core::{Fence, LockError};
 
 use crate::store::RedisStore;
 
 impl RedisStore {
-    /// Writes `value` under the Redis key `name`, exactly as given, unless a later holder has written it already.
+    /// Writes `value` under the Redis key `name`, exactly as given, unless a later holder has
+    /// written it already.
     ///
-    /// A holder that was paused past its lease cannot tell; its late write is refused here, by its fence. The same
-    /// holder may write as often as it likes. Everybody who writes the value must do it this way; readers use `GET`.
-    /// The largest fence stays beside the value (`prefix`, byte 1, `fenced:`, `name`) and must outlive it: whoever
-    /// deletes the value leaves the fence.
+    /// A holder that was paused past its lease cannot tell; its late write is refused here, by its
+    /// fence. The same holder may write as often as it likes. Everybody who writes the value must
+    /// do it this way; readers use `GET`. The largest fence stays beside the value (`prefix`, byte
+    /// 1, `fenced:`, `name`) and must outlive it: whoever deletes the value leaves the fence.
     ///
     /// ```no_run
     /// # async fn example(lock: holdtight_core::DistributedLock, store: holdtight_redis::RedisStore)
@@ -24,9 +25,11 @@ impl RedisStore {
     /// ```
     ///
     /// # Errors
-    /// [`NotHeld`](holdtight_core::ErrorKind::NotHeld) if a later holder has written; the value is as it was.
-    /// [`InvalidKey`](holdtight_core::ErrorKind::InvalidKey) on a cluster, if the prefix of the store has a hash tag and
-    /// `name` has not the same. [`Ambiguous`](holdtight_core::ErrorKind::Ambiguous) if the answer was lost: the same write may be sent again.
+    /// [`NotHeld`](holdtight_core::ErrorKind::NotHeld) if a later holder has written; the value is
+    /// as it was. [`InvalidKey`](holdtight_core::ErrorKind::InvalidKey) on a cluster, if the prefix
+    /// of the store has a hash tag and `name` has not the same.
+    /// [`Ambiguous`](holdtight_core::ErrorKind::Ambiguous) if the answer was lost: the same write
+    /// may be sent again.
     ///
     /// # Cancel safety
     /// A dropped call may or may not have written.

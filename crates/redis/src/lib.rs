@@ -1,8 +1,9 @@
-//! Holdtight on Redis and Valkey: fenced locks in one script per step, waiters that are woken, and peace with the
-//! `SET NX` locks that already live there.
+//! Holdtight on Redis and Valkey: fenced locks in one script per step, waiters that are woken, and
+//! peace with the `SET NX` locks that already live there.
 //!
-//! Users depend on the crate `holdtight` and write a `redis://` URL. This crate is the store behind it:
-//! [`RedisStore`] fulfils [`Backend`](holdtight_core::Backend), [`RedisConfig`] says where it is.
+//! Users depend on the crate `holdtight` and write a `redis://` URL. This crate is the store behind
+//! it: [`RedisStore`] fulfils [`Backend`](holdtight_core::Backend), [`RedisConfig`] says where it
+//! is.
 //!
 //! Features: `tls` (on by default) for `rediss://` URLs.
 

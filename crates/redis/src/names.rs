@@ -1,8 +1,9 @@
 //! What things are called in Redis: the lock itself, and the side keys that belong to it.
 //!
-//! A lock is exactly `prefix + key` (in the syncguard layout as that library derives it). Side keys have a control
-//! byte after the prefix, which neither a prefix nor a key can have, so no user's key ever meets one. Only the counters
-//! and indexes of the syncguard layout have names that a key may have, too.
+//! A lock is exactly `prefix + key` (in the syncguard layout as that library derives it). Side keys
+//! have a control byte after the prefix, which neither a prefix nor a key can have, so no user's
+//! key ever meets one. Only the counters and indexes of the syncguard layout have names that a key
+//! may have, too.
 
 use std::sync::Arc;
 
@@ -26,7 +27,8 @@ pub(crate) struct Place {
 pub(crate) struct Names {
     prefix: String,
     layout: Layout,
-    /// On a cluster without a hash tag in the prefix, side keys carry one that leads them to their lock's slot.
+    /// On a cluster without a hash tag in the prefix, side keys carry one that leads them to their
+    /// lock's slot.
     tagged: bool,
     cluster: bool,
     /// The counter that all locks share, where they do.
@@ -64,7 +66,8 @@ impl Names {
 
     /// A lock that no user can name, for the store called `client` to try its rights on.
     pub(crate) fn rehearsal(&self, client: &str) -> Result<Place, LockError> {
-        // Every slot of a cluster has a counter that stays for ever: all stores rehearse in the same one.
+        // Every slot of a cluster has a counter that stays for ever: all stores rehearse in the
+        // same one.
         let tag = if self.tagged { "{rehearsal}" } else { "rehearsal" };
         let lock = format!("{}\u{1}{tag}:{client}", self.prefix);
         let place = self.around(lock, &format!("\u{1}{client}"))?;
@@ -148,10 +151,11 @@ impl Names {
         self.side("wake", lock, &[":", client])
     }
 
-    /// A glob that finds the names of all locks whose key begins with `beginning`, and [`Names::key`] reads them.
+    /// A glob that finds the names of all locks whose key begins with `beginning`, and
+    /// [`Names::key`] reads them.
     ///
-    /// Without a prefix every key of the database could be a lock; then only those that were taken by a holdtight
-    /// process are found, by their records.
+    /// Without a prefix every key of the database could be a lock; then only those that were taken
+    /// by a holdtight process are found, by their records.
     pub(crate) fn pattern(&self, beginning: &str) -> String {
         let name = match self.layout {
             // Its tag depends on the whole key: any will do.
@@ -171,8 +175,9 @@ impl Names {
         self.prefix.len() + Key::MAX_BYTES + 32
     }
 
-    /// The key of the lock that was found under `name`; `None` for side keys and names of others. Whether there is a lock
-    /// at all under it, only its value tells, if it [may be a side key](Self::may_be_side_key).
+    /// The key of the lock that was found under `name`; `None` for side keys and names of others.
+    /// Whether there is a lock at all under it, only its value tells, if it [may be a side
+    /// key](Self::may_be_side_key).
     pub(crate) fn key(&self, name: &str) -> Option<Key> {
         let rest = match self.layout {
             Layout::Token if self.prefix.is_empty() => {
@@ -181,7 +186,8 @@ impl Names {
             Layout::Native | Layout::Token => name.strip_prefix(&self.prefix)?,
             Layout::Syncguard => {
                 let rest = name.strip_prefix(&self.prefix)?;
-                // Hashed names do not tell their keys, and fail here or are not found by their own name.
+                // Hashed names do not tell their keys, and fail here or are not found by their own
+                // name.
                 if self.prefix.is_empty() { rest } else { rest.strip_prefix(':')? }
             }
         };

@@ -179,7 +179,8 @@ fn persistence(facts: &Facts, wait_aof: bool) -> Finding {
     }
 }
 
-/// What a failover may forget; `known` is how many replicas the sentinels know, if there are sentinels.
+/// What a failover may forget; `known` is how many replicas the sentinels know, if there are
+/// sentinels.
 fn failover(facts: &Facts, wait_replicas: u32, known: Option<u64>) -> Finding {
     let replicas = number(facts, "connected_slaves");
     let away = known.unwrap_or(0).saturating_sub(replicas);

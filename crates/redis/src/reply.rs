@@ -1,7 +1,8 @@
-//! Reads what a script answered: one text of bounded size, a field on each line, and the id of this very request.
+//! Reads what a script answered: one text of bounded size, a field on each line, and the id of this
+//! very request.
 //!
-//! The id makes a reply that belongs to another request, however it came here, an error and never a grant. One text
-//! and not an array: making an array costs the server more than a command.
+//! The id makes a reply that belongs to another request, however it came here, an error and never a
+//! grant. One text and not an array: making an array costs the server more than a command.
 
 use std::time::Duration;
 
@@ -150,7 +151,8 @@ pub(crate) enum Left {
     For(Duration),
 }
 
-/// Who holds `key`, from a description `FENCE GRANTED OWNER`; what does not look like one is a foreign lock.
+/// Who holds `key`, from a description `FENCE GRANTED OWNER`; what does not look like one is a
+/// foreign lock.
 pub(crate) fn holder(key: Key, description: &str, left: Left, now: u64) -> Holder {
     let mut holder = Holder::of(key);
     if let Left::For(left) = left {

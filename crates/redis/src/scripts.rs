@@ -1,9 +1,9 @@
 //! The Lua scripts, one per atomic step and layout, put together and hashed once per process.
 //!
-//! What each does, its KEYS, ARGV and answer stand at the top of its file under `scripts/`. The shared functions
-//! it uses, from `scripts/lib/`, are put in front of it, because Lua in Redis has no `require`; only those that it
-//! uses, because every call pays for them. For the same reason the way of nearly every call of the native layout
-//! stands before them, in a file of its own.
+//! What each does, its KEYS, ARGV and answer stand at the top of its file under `scripts/`. The
+//! shared functions it uses, from `scripts/lib/`, are put in front of it, because Lua in Redis has
+//! no `require`; only those that it uses, because every call pays for them. For the same reason the
+//! way of nearly every call of the native layout stands before them, in a file of its own.
 
 use std::sync::LazyLock;
 

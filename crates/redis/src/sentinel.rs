@@ -1,7 +1,7 @@
 //! Asks sentinels which server is the primary now, and asks that server whether it agrees.
 //!
-//! Called each time a connection is opened, and when an answer is late, so a failover is followed as soon as the old
-//! primary answers `READONLY`, is silent once, or is gone.
+//! Called each time a connection is opened, and when an answer is late, so a failover is followed
+//! as soon as the old primary answers `READONLY`, is silent once, or is gone.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -19,8 +19,8 @@ use crate::error::{Stage, UNKNOWN, code, explain};
 
 /// What the sentinels call the primary of `service`, the most likely first. Never empty.
 ///
-/// What more than half of them say is believed, and nothing else: the others are behind. If there is no such majority
-/// each of their answers is worth a try.
+/// What more than half of them say is believed, and nothing else: the others are behind. If there
+/// is no such majority each of their answers is worth a try.
 pub(crate) async fn named(
     sentinels: &[ConnectionAddr],
     service: &str,

@@ -1,6 +1,8 @@
-//! Which of the 16384 slots of a Redis Cluster a key belongs to, and for every slot a hash tag that lands there.
+//! Which of the 16384 slots of a Redis Cluster a key belongs to, and for every slot a hash tag that
+//! lands there.
 //!
-//! The tags let side keys, counters and channels follow a lock into its slot without changing the lock's own name.
+//! The tags let side keys, counters and channels follow a lock into its slot without changing the
+//! lock's own name.
 
 use std::sync::LazyLock;
 

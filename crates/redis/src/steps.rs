@@ -19,8 +19,8 @@ use crate::reply::{Answer, Left, holder};
 use crate::slots::slot;
 use crate::store::{MAX_BATCH, RedisStore};
 
-/// When a queued waiter asks again at the latest, so that its place does not expire: a third of what
-/// `scripts/lib/queue.lua` gives it.
+/// When a queued waiter asks again at the latest, so that its place does not expire: a third of
+/// what `scripts/lib/queue.lua` gives it.
 const QUEUE_REFRESH: Duration = Duration::from_secs(10);
 
 /// How many names one step of a listing asks for.
@@ -52,7 +52,8 @@ impl ToRedisArgs for Claim<'_> {
 }
 
 impl RedisStore {
-    /// What a script compares to know that a lock is `secret`'s: the beginning of a record, or the bare secret.
+    /// What a script compares to know that a lock is `secret`'s: the beginning of a record, or the
+    /// bare secret.
     pub(crate) fn claim<'a>(&self, secret: &'a Secret) -> Claim<'a> {
         Claim { in_record: self.config.layout == Layout::Native, secret }
     }
@@ -85,8 +86,8 @@ impl RedisStore {
         }
     }
 
-    /// On a cluster the slot of a lock may have moved since its waiter subscribed: then it subscribes anew, and asks once
-    /// more, because a release meanwhile has passed it over.
+    /// On a cluster the slot of a lock may have moved since its waiter subscribed: then it
+    /// subscribes anew, and asks once more, because a release meanwhile has passed it over.
     async fn still_heard(&self, lock: &str, busy: Busy) -> Busy {
         if self.wake_up_kind() != WakeUps::PerKey || !self.ears.awaits(lock) {
             return busy;
@@ -164,8 +165,8 @@ impl RedisStore {
         let side = [place.waiters.as_str(), beside.as_deref().unwrap_or_default()];
         let side = &side[..=usize::from(beside.is_some())];
         match self.give_back_with(place, side, secret).await {
-            // While a slot moves, the lock and its waiters may be on two nodes. Nothing was done, and the lock can be
-            // given back alone; its waiters find it free by their timers.
+            // While a slot moves, the lock and its waiters may be on two nodes. Nothing was done,
+            // and the lock can be given back alone; its waiters find it free by their timers.
             Err(error) if is_split(&error) && self.config.layout == Layout::Native => {
                 self.give_back_with(place, &[], secret).await
             }
@@ -270,8 +271,8 @@ impl RedisStore {
         Ok(answers)
     }
 
-    /// Extends what is on one server. An error that one lease may have caused is no error of the others: the batch is
-    /// halved until it is alone.
+    /// Extends what is on one server. An error that one lease may have caused is no error of the
+    /// others: the batch is halved until it is alone.
     async fn prolong_batch(
         &self,
         batch: &Batch,
@@ -345,7 +346,8 @@ impl RedisStore {
             });
         }
         answer.end()?;
-        // The ends have moved here, but a failover could move them back: the caller's deadline stays where it is.
+        // The ends have moved here, but a failover could move them back: the caller's deadline
+        // stays where it is.
         doubt.map_or(Ok(()), Err)
     }
 
@@ -471,7 +473,8 @@ impl RedisStore {
         Ok(holders)
     }
 
-    /// Walks over the names that begin like `beginning`. Reads the whole key space of the server, in small steps.
+    /// Walks over the names that begin like `beginning`. Reads the whole key space of the server,
+    /// in small steps.
     pub(crate) async fn find(
         &self,
         beginning: &str,
@@ -503,7 +506,8 @@ impl RedisStore {
         Ok(found)
     }
 
-    /// Takes, extends and gives back a lock of its own: a missing right shows now and not under load.
+    /// Takes, extends and gives back a lock of its own: a missing right shows now and not under
+    /// load.
     pub(crate) async fn rehearse(&self) -> Result<(), LockError> {
         let secret = Secret::generate()?;
         let place = self.names.rehearsal(self.ears.client())?;

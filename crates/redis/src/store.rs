@@ -1,6 +1,7 @@
 //! The store itself: opens connections, runs scripts, and answers the contract of [`Backend`].
 //!
-//! Each method of the contract is one script. What is sent and how the answer is read stands in `steps.rs`.
+//! Each method of the contract is one script. What is sent and how the answer is read stands in
+//! `steps.rs`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,7 +26,8 @@ use crate::steps::millis;
 use crate::together::Together;
 use crate::wake::Ears;
 
-/// How many leases one script extends: long enough to save requests, short enough not to hold up the server.
+/// How many leases one script extends: long enough to save requests, short enough not to hold up
+/// the server.
 pub(crate) const MAX_BATCH: usize = 128;
 
 /// The longest `WAIT`: the engine has no more patience than 5 s for a step.
@@ -33,7 +35,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(4);
 
 /// Locks in Redis or Valkey.
 ///
-/// One connection (one per node of a cluster) serves all requests and wake-ups; it is opened again when it breaks.
+/// One connection (one per node of a cluster) serves all requests and wake-ups; it is opened again
+/// when it breaks.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), holdtight_core::LockError> {
@@ -58,9 +61,10 @@ impl RedisStore {
     /// Connects to the store that `url` names, and checks that it can keep locks.
     ///
     /// # Errors
-    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) for a wrong URL, or a server that may throw
-    /// locks away; [`Unavailable`](holdtight_core::ErrorKind::Unavailable) if it cannot be reached or is a replica;
-    /// [`AuthFailed`](holdtight_core::ErrorKind::AuthFailed) if a right is missing.
+    /// [`InvalidConfig`](holdtight_core::ErrorKind::InvalidConfig) for a wrong URL, or a server
+    /// that may throw locks away; [`Unavailable`](holdtight_core::ErrorKind::Unavailable) if it
+    /// cannot be reached or is a replica; [`AuthFailed`](holdtight_core::ErrorKind::AuthFailed) if
+    /// a right is missing.
     ///
     /// # Cancel safety
     /// Cancel-safe: at most a lock of 5 s on a name of its own stays behind.
@@ -158,7 +162,8 @@ impl RedisStore {
         self.owner.of(owner)
     }
 
-    /// Runs a script on the server of `lock` by its hash, or whole if the server does not know it yet.
+    /// Runs a script on the server of `lock` by its hash, or whole if the server does not know it
+    /// yet.
     ///
     /// Nothing was done when the server does not know a script, so sending it again is safe.
     pub(crate) async fn run(
@@ -180,7 +185,8 @@ impl RedisStore {
         self.read(lock, id, answer.map_err(Fault::explain)?)
     }
 
-    /// Opens the answer to the request `id`. One that is not, or not even an answer, puts an end to its connection.
+    /// Opens the answer to the request `id`. One that is not, or not even an answer, puts an end to
+    /// its connection.
     fn read(&self, lock: &str, id: Id<'_>, answer: Value) -> Result<Answer, LockError> {
         Answer::open(answer, id).inspect_err(|error| {
             tracing::warn!(%error, "an answer that was not expected; the connection is closed");
@@ -188,11 +194,11 @@ impl RedisStore {
         })
     }
 
-    /// The same for a step that must reach replicas or a disk, if the configuration asks for that; with the reason why
-    /// it does not count if it did not.
+    /// The same for a step that must reach replicas or a disk, if the configuration asks for that;
+    /// with the reason why it does not count if it did not.
     ///
-    /// `WAIT` and `WAITAOF` wait for all writes of their own connection, so they travel with the script. It makes no sense
-    /// to wait for longer than a part of the `lease`.
+    /// `WAIT` and `WAITAOF` wait for all writes of their own connection, so they travel with the
+    /// script. It makes no sense to wait for longer than a part of the `lease`.
     pub(crate) async fn run_durably(
         &self,
         script: &'static Script,
@@ -206,8 +212,8 @@ impl RedisStore {
         if !self.config.waits() {
             return Ok((self.run(script, lock, keys, id, fill).await?, None));
         }
-        // Short enough that "too few" is heard before whoever asked stops listening: at the end of the lease, or
-        // after the last second of a wait.
+        // Short enough that "too few" is heard before whoever asked stops listening: at the end of
+        // the lease, or after the last second of a wait.
         let patience = (self.config.timeout * 2 / 5).min(lease / 2).min(LONGEST_WAIT);
         let patience = millis(patience).max(1);
         let all = |verb, code| {
@@ -245,9 +251,9 @@ impl RedisStore {
     }
 }
 
-/// Why a step does not count, if `reached` is not the answer of `WAIT` for `wanted` replicas. It was done all the same, and
-/// undoing it is not for here: whoever asked may have asked again under the same secret meanwhile, and what that attempt
-/// got would be undone with it.
+/// Why a step does not count, if `reached` is not the answer of `WAIT` for `wanted` replicas. It
+/// was done all the same, and undoing it is not for here: whoever asked may have asked again under
+/// the same secret meanwhile, and what that attempt got would be undone with it.
 fn too_few(reached: Value, wanted: u32) -> Option<LockError> {
     let error = || {
         LockError::ambiguous(

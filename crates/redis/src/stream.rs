@@ -1,4 +1,5 @@
-//! Opens the way to a server: TCP, TLS over it, or a Unix socket, with the settings that a lock needs.
+//! Opens the way to a server: TCP, TLS over it, or a Unix socket, with the settings that a lock
+//! needs.
 
 use std::io;
 use std::time::Duration;

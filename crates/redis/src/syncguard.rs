@@ -53,8 +53,8 @@ fn base64url(bytes: &[u8]) -> String {
 
 /// The lock called `key`.
 ///
-/// It may be the name of an index or of a counter of another lock, too: the scripts see to it that none of them
-/// overwrites another.
+/// It may be the name of an index or of a counter of another lock, too: the scripts see to it that
+/// none of them overwrites another.
 pub(crate) fn lock(prefix: &str, key: &Key) -> Result<String, LockError> {
     storage_key(prefix, key.as_str(), LIMIT, RESERVE)
 }
@@ -69,13 +69,14 @@ pub(crate) fn fence(prefix: &str, lock: &str) -> Result<String, LockError> {
     storage_key(prefix, &format!("fence:{lock}"), LIMIT, RESERVE)
 }
 
-/// The index entry of a lock id. Node makes and accepts ids of 22 characters, as our secrets are; a longer one of
-/// some other program works as well, only not from there.
+/// The index entry of a lock id. Node makes and accepts ids of 22 characters, as our secrets are; a
+/// longer one of some other program works as well, only not from there.
 pub(crate) fn index(prefix: &str, id: &str) -> Result<String, LockError> {
     storage_key(prefix, &format!("id:{id}"), LIMIT, RESERVE)
 }
 
-/// The hash under which `syncguard` shows keys and lock ids in its telemetry, to find one's own locks there.
+/// The hash under which `syncguard` shows keys and lock ids in its telemetry, to find one's own
+/// locks there.
 ///
 /// Not a cryptographic hash: short keys can be guessed from it.
 ///

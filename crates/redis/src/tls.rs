@@ -1,5 +1,5 @@
-//! TLS: verified against the system's certificates, or against a file that the user names; with a certificate of our own,
-//! if the server asks for one.
+//! TLS: verified against the system's certificates, or against a file that the user names; with a
+//! certificate of our own, if the server asks for one.
 
 use std::sync::Arc;
 

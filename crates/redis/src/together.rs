@@ -1,7 +1,8 @@
-//! The two steps that many callers may share a script for: acquire and release of the native layout.
+//! The two steps that many callers may share a script for: acquire and release of the native
+//! layout.
 //!
-//! A script costs the server far more than the lock in it. So what comes while some are on their way goes out
-//! together, each caller with its own answer. When to batch is up to [`Batcher`].
+//! A script costs the server far more than the lock in it. So what comes while some are on their
+//! way goes out together, each caller with its own answer. When to batch is up to [`Batcher`].
 
 use std::sync::Arc;
 
@@ -14,7 +15,8 @@ use crate::scripts::EachScripts;
 use crate::steps::{granted, millis, refused};
 use crate::store::RedisStore;
 
-/// Scripts on their way at once. Fewer would make a few callers wait for each other, more would leave less to gather.
+/// Scripts on their way at once. Fewer would make a few callers wait for each other, more would
+/// leave less to gather.
 const AT_ONCE: usize = 8;
 
 /// Callers in one script: the server does nothing else meanwhile.

@@ -1,8 +1,9 @@
-//! The ears of a store: which keys somebody here waits for, and whose bell rings when a message comes.
+//! The ears of a store: which keys somebody here waits for, and whose bell rings when a message
+//! comes.
 //!
-//! Every store listens on one channel of its own, so subscribing to a key costs no request. A release pops the
-//! first entry of the key's waiter list and sends the lock's name to that entry's channel; a broken connection may
-//! have swallowed messages, so the next one rings for everybody.
+//! Every store listens on one channel of its own, so subscribing to a key costs no request. A
+//! release pops the first entry of the key's waiter list and sends the lock's name to that entry's
+//! channel; a broken connection may have swallowed messages, so the next one rings for everybody.
 
 use std::sync::Arc;
 

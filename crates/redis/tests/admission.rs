@@ -1,4 +1,5 @@
-//! What is found out at connect: eviction, replicas, missing rights, wrong passwords; and the minimal rights.
+//! What is found out at connect: eviction, replicas, missing rights, wrong passwords; and the
+//! minimal rights.
 
 mod support;
 

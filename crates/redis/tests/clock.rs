@@ -1,4 +1,5 @@
-//! The server's wall clock steps. Leases follow it, because Redis counts them by it; fences only ever rise.
+//! The server's wall clock steps. Leases follow it, because Redis counts them by it; fences only
+//! ever rise.
 #![cfg(target_os = "linux")]
 
 mod support;
@@ -116,8 +117,8 @@ async fn a_step_back_repeats_no_fence_and_frees_no_lock() {
     assert!(matches!(extended, Extension::Extended(now) if now.fence == lease.fence));
 }
 
-/// Two grants of one key: on a primary, and after its crash on a replica that never heard of the first and whose clock
-/// is wrong. `pause` comes between them, on the clock of the replica.
+/// Two grants of one key: on a primary, and after its crash on a replica that never heard of the
+/// first and whose clock is wrong. `pause` comes between them, on the clock of the replica.
 async fn across_a_stale_failover(name: &str, ahead: i64, pause: bool) -> Option<(Fence, Fence)> {
     let replica = Shifted::start(name)?;
     let primary = Redis::start_with(&["--repl-diskless-sync-delay", "0"]).await;

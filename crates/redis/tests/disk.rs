@@ -1,4 +1,5 @@
-//! `wait_aof`: what counts only when it is on the server's disk. With Valkey, where the installed Redis is too old.
+//! `wait_aof`: what counts only when it is on the server's disk. With Valkey, where the installed
+//! Redis is too old.
 
 #[path = "support/wheel.rs"]
 mod wheel;

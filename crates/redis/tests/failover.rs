@@ -1,4 +1,5 @@
-//! Several servers: failover, replicas that lag or are gone, slots that move. What is kept, and what is said.
+//! Several servers: failover, replicas that lag or are gone, slots that move. What is kept, and
+//! what is said.
 
 mod support;
 
@@ -14,7 +15,8 @@ use support::{
     secret, until,
 };
 
-/// Takes `name` as somebody new, however long a failover takes; errors on the way must be honest ones.
+/// Takes `name` as somebody new, however long a failover takes; errors on the way must be honest
+/// ones.
 async fn taken(store: &Arc<RedisStore>, name: &str) -> (holdtight_core::Secret, Fence) {
     let (key, me) = (key(name), secret());
     let mut fence = None;

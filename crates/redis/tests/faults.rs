@@ -1,4 +1,5 @@
-//! Each fault alone, with a real server behind a proxy: what a step answers, and what is true afterwards.
+//! Each fault alone, with a real server behind a proxy: what a step answers, and what is true
+//! afterwards.
 
 mod support;
 
@@ -21,7 +22,8 @@ async fn behind(proxy: &Proxy) -> Arc<RedisStore> {
     connect(&format!("redis://{}?timeout=1s&connect_timeout=3s", proxy.address())).await
 }
 
-/// The error of a step that got no answer must say that its outcome is unknown, or that it never left.
+/// The error of a step that got no answer must say that its outcome is unknown, or that it never
+/// left.
 async fn recovers(store: &Arc<RedisStore>) {
     let (key, me) = (key("after"), secret());
     until("the store works again", async || match attempt(store, &key, &me, Intent::Try).await {

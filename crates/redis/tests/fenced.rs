@@ -1,4 +1,5 @@
-//! Values of the user's own, written under a fence: late writers are refused, whatever store their fence is from.
+//! Values of the user's own, written under a fence: late writers are refused, whatever store their
+//! fence is from.
 
 #[path = "../examples/fenced_value.rs"]
 #[allow(dead_code, unreachable_pub, reason = "its main is not ours")]

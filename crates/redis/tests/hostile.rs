@@ -1,4 +1,5 @@
-//! A server that answers nonsense: every answer is an error, none is a grant, no call hangs and nothing panics.
+//! A server that answers nonsense: every answer is an error, none is a grant, no call hangs and
+//! nothing panics.
 
 mod support;
 
@@ -64,7 +65,8 @@ const TEXTS: &[&str] = &[
     "E\nID",
     "E\nID\n1\n1\n1\n1",
     "L\nID",
-    // Answers to several callers: for none of them, too few, a letter that there is not, more than there are.
+    // Answers to several callers: for none of them, too few, a letter that there is not, more than
+    // there are.
     "A\nID",
     "A\nID\nG\n123\n60000\n-1",
     "A\nID\nG\n123\n60000\n-1\nX\n123\n60000\n-1",
@@ -112,7 +114,8 @@ async fn converse(stream: TcpStream, said: Arc<AtomicUsize>) -> std::io::Result<
                 let keys: usize = command[2].parse().unwrap();
                 let id = &command[3 + keys];
                 match said.load(Ordering::SeqCst) {
-                    // An acquire for somebody who does not wait has two keys and four arguments, a release two of both.
+                    // An acquire for somebody who does not wait has two keys and four arguments, a
+                    // release two of both.
                     0 if command.len() == 3 + 2 + 4 || keys == 3 => {
                         bulk(&format!("G\n{id}\n123\n5000\n-1"))
                     }
@@ -159,7 +162,8 @@ async fn nonsense_is_an_error_and_never_a_grant() {
         format!("redis://{}?timeout=300ms&connect_timeout=2s", listener.local_addr().unwrap());
     let said = Arc::new(AtomicUsize::new(0));
     let server = tokio::spawn(serve(listener, Arc::clone(&said)));
-    // The short timeout is for answers that never come; a starved machine may be late with those that do.
+    // The short timeout is for answers that never come; a starved machine may be late with those
+    // that do.
     let mut store = None;
     support::until("the store connects", async || {
         store = RedisStore::connect(&url).await.ok();

@@ -1,7 +1,9 @@
-//! Mutual exclusion with the locks that already live in Redis, against the real libraries, in both directions.
+//! Mutual exclusion with the locks that already live in Redis, against the real libraries, in both
+//! directions.
 //!
-//! The other side is a small program of ours under `tests/peers/` around somebody else's library. The libraries
-//! are installed once into `target/peers`; without npm or pip these tests say so and are skipped, except in CI.
+//! The other side is a small program of ours under `tests/peers/` around somebody else's library.
+//! The libraries are installed once into `target/peers`; without npm or pip these tests say so and
+//! are skipped, except in CI.
 
 mod support;
 
@@ -115,7 +117,8 @@ fn name(text: &str) -> Key {
     Key::with_form(text, KeyForm::Verbatim).unwrap()
 }
 
-/// What each side sees of the other: refusal, release, expiry, extension. `seen` is the key as the peer names it.
+/// What each side sees of the other: refusal, release, expiry, extension. `seen` is the key as the
+/// peer names it.
 async fn both_directions(peer: &mut Peer, store: &Arc<RedisStore>, key: &Key, seen: &str) {
     // Theirs keeps us out, and is never overwritten.
     assert!(peer.yes(json!({"op": "acquire", "key": seen, "ttl": 60_000})).await);
@@ -132,7 +135,8 @@ async fn both_directions(peer: &mut Peer, store: &Arc<RedisStore>, key: &Key, se
     assert!(matches!(extend(store, key, &me, LONG).await.unwrap(), Extension::Extended(_)));
     assert_eq!(release(store, key, &me).await, Release::Released);
 
-    // Ours ends by itself, then they get it; theirs, extended, outlives its first lease, and ends by itself too.
+    // Ours ends by itself, then they get it; theirs, extended, outlives its first lease, and ends
+    // by itself too.
     granted_for(store, key, &me, Duration::from_millis(300)).await;
     until("they get what expired", async || {
         peer.yes(json!({"op": "acquire", "key": seen, "ttl": 60_000})).await
@@ -226,7 +230,8 @@ with_peer! {
     token_and_redlock_exclude_each_other: "redlock", "layout=token", "", false;
     native_and_sesamecare_exclude_each_other: "sesamecare", "prefix=", "", true;
     token_and_sesamecare_exclude_each_other: "sesamecare", "layout=token", "", false;
-    // maestro releases in two steps (GET, then DEL); that is its own hole, so leases here outlive the test.
+    // maestro releases in two steps (GET, then DEL); that is its own hole, so leases here outlive
+    // the test.
     native_and_maestro_exclude_each_other: "maestro", "prefix=", "", true;
     token_and_maestro_exclude_each_other: "maestro", "layout=token", "", false;
     native_and_redis_py_exclude_each_other: "redis-py", "prefix=", "", true;

@@ -1,4 +1,5 @@
-//! The native layout on one server: what stands in Redis, whom it respects, and what its fences survive.
+//! The native layout on one server: what stands in Redis, whom it respects, and what its fences
+//! survive.
 
 mod support;
 

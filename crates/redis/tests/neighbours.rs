@@ -1,4 +1,5 @@
-//! What others leave beside our locks: bytes that are no text, names longer than any of ours, waiters that died.
+//! What others leave beside our locks: bytes that are no text, names longer than any of ours,
+//! waiters that died.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! Outages as waiting processes live through them: how hard they knock, and whether they hear again afterwards.
+//! Outages as waiting processes live through them: how hard they knock, and whether they hear again
+//! afterwards.
 
 mod support;
 
@@ -13,7 +14,8 @@ async fn hears(hint: &mut Subscription) -> bool {
     tokio::time::timeout(PATIENCE, hint.heard()).await.is_ok()
 }
 
-/// How many connections the server gets from five waiters of one process until they give up, three seconds later.
+/// How many connections the server gets from five waiters of one process until they give up, three
+/// seconds later.
 async fn knocks(server: &Redis, trouble: &[&str]) -> u64 {
     let (holder, me) = (connect(&server.url()).await, secret());
     let lock = Builder::shared(connect(&server.url()).await).build().unwrap();

@@ -1,4 +1,5 @@
-//! `wait_replicas`: what counts only when replicas have it, and what becomes of a grant that too few have.
+//! `wait_replicas`: what counts only when replicas have it, and what becomes of a grant that too
+//! few have.
 
 mod support;
 
@@ -49,7 +50,8 @@ on_redis! {
             };
             replica.process().pause();
             let before = scripts_run(server).await;
-            // The engine gives up an attempt that takes too long, and asks again under the same secret.
+            // The engine gives up an attempt that takes too long, and asks again under the same
+            // secret.
             let first = ask();
             until("the first attempt arrived", async || scripts_run(server).await > before).await;
             let second = ask();

@@ -12,8 +12,8 @@ use support::{attempt, connect, count, granted, key, secret, until};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpListener;
 
-/// A sentinel that was rebuilt from an old configuration under a new address: it names `port`, whatever the others say.
-/// A real one would need a dead server of its own to be wrong about.
+/// A sentinel that was rebuilt from an old configuration under a new address: it names `port`,
+/// whatever the others say. A real one would need a dead server of its own to be wrong about.
 async fn stale_sentinel(port: u16) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let own = listener.local_addr().unwrap().port();

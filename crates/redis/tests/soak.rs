@@ -36,7 +36,8 @@ async fn keys_leave_nothing_behind(server: &Redis, options: &str, keys: usize) {
     assert_eq!(count(server, "DBSIZE").await, 1);
 }
 
-/// Takes and gives back `each` keys that nobody used before; every hundredth has a waiter that gives up.
+/// Takes and gives back `each` keys that nobody used before; every hundredth has a waiter that
+/// gives up.
 async fn cycle(store: &Arc<holdtight_redis::RedisStore>, name: &str, task: usize, each: usize) {
     for n in 0..each {
         let (key, me) = (key(&format!("{name}:{task}:{n}")), secret());

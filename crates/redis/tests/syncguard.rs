@@ -182,7 +182,8 @@ on_redis! {
         granted(&store, &k, &me).await;
         support::busy(&store, &index, &other, Intent::Try).await;
         assert_eq!(release(&store, &k, &me).await, Release::Released);
-        // First a lock, then an index: that of another lock, its own, and that of a lock which changes hands.
+        // First a lock, then an index: that of another lock, its own, and that of a lock which
+        // changes hands.
         granted(&store, &index, &other).await;
         refused(&store, &k, &me).await;
         let first = secret();
@@ -195,7 +196,8 @@ on_redis! {
         still_held(&store, &index, &other).await;
         assert_eq!(release(&store, &index, &other).await, Release::Released);
         refused(&store, &index, &me).await;
-        // An index that was lost, and a lock in its place: neither renewal nor release of the first touches it.
+        // An index that was lost, and a lock in its place: neither renewal nor release of the first
+        // touches it.
         let lost = key(&format!("id:{}", first.expose()));
         admin(server, &format!("DEL syncguard:{lost}")).await;
         granted(&store, &lost, &other).await;

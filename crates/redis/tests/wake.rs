@@ -1,4 +1,5 @@
-//! Wake-ups: a release wakes one waiter, the first that still listens, and costs nothing when nobody waits.
+//! Wake-ups: a release wakes one waiter, the first that still listens, and costs nothing when
+//! nobody waits.
 
 mod support;
 
@@ -126,7 +127,8 @@ on_redis! {
 on_redis! {
     async fn whoever_was_woken_is_served_before_those_who_stand_nearer(server: &Redis) {
         let (near, far) = (connect(&server.url()).await, connect(&server.url()).await);
-        // Where the machine stands still, the right of way is over before the others ask: then once more.
+        // Where the machine stands still, the right of way is over before the others ask: then once
+        // more.
         for round in 0.. {
             let (key, waiter, rival, me) = (key(&format!("k{round}")), secret(), secret(), secret());
             granted(&near, &key, &me).await;
@@ -143,7 +145,8 @@ on_redis! {
             assert!(busy.retry_after <= Some(Duration::from_millis(300)), "{busy:?}");
             assert!(Arc::clone(&near).lookup(key.clone()).await.unwrap().is_none(), "nobody has it yet");
             assert!(hears(&mut hint).await);
-            // Somebody who does not stand in line is not kept back; the woken one keeps its place all the same.
+            // Somebody who does not stand in line is not kept back; the woken one keeps its place
+            // all the same.
             let passer = secret();
             granted(&near, &key, &passer).await;
             assert!(matches!(attempt(&far, &key, &waiter, Intent::Queue).await, Ok(Attempt::Busy(_))));

@@ -1,8 +1,9 @@
 //! A store of one's own: all locks in one small text file that several processes share.
 //!
-//! It shows what a `Backend` needs and nothing more: one atomic step (an exclusive file lock around read, change and
-//! write), an end of leases that is the machine's and not the client's, secrets compared inside the step, and fences
-//! that rise. `tests/own_store.rs` runs the whole conformance suite on it. For real use there is `holdtight-file`.
+//! It shows what a `Backend` needs and nothing more: one atomic step (an exclusive file lock around
+//! read, change and write), an end of leases that is the machine's and not the client's, secrets
+//! compared inside the step, and fences that rise. `tests/own_store.rs` runs the whole conformance
+//! suite on it. For real use there is `holdtight-file`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -43,7 +44,8 @@ impl Notebook {
         Arc::new(Self { directory: directory.into() })
     }
 
-    /// One atomic step: alone with the file, read it, change it, and put the new one in the old one's place.
+    /// One atomic step: alone with the file, read it, change it, and put the new one in the old
+    /// one's place.
     fn step<T: Send + 'static>(
         self: Arc<Self>,
         step: impl FnOnce(&mut Page, Moment) -> Result<T, LockError> + Send + 'static,
@@ -61,7 +63,8 @@ impl Notebook {
                 let Some(mut page) = Page::read(&text) else {
                     return Ok(Err(LockError::internal("the notebook is damaged; remove it")));
                 };
-                // The boot clock is the same for all processes of this machine, and nobody can set it.
+                // The boot clock is the same for all processes of this machine, and nobody can set
+                // it.
                 let now = BootClock.now();
                 page.locks.retain(|_, line| line.ends_at > now);
                 let answer = step(&mut page, now);

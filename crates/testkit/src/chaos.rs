@@ -1,7 +1,8 @@
 //! A store that misbehaves the way networks and servers do, around any other store.
 //!
-//! Faults come from a script ("the reply of the next acquire is lost") or at random from a seed. What each call was
-//! asked and how it ended is kept in a history, so that a test can see what the code under test did about it.
+//! Faults come from a script ("the reply of the next acquire is lost") or at random from a seed.
+//! What each call was asked and how it ended is kept in a history, so that a test can see what the
+//! code under test did about it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -41,7 +42,8 @@ pub enum Method {
     Detach,
     /// [`Backend::force_release`].
     ForceRelease,
-    /// [`Backend::release_now`]. A fault here makes it answer "cannot", so that the caller takes the long way.
+    /// [`Backend::release_now`]. A fault here makes it answer "cannot", so that the caller takes
+    /// the long way.
     ReleaseNow,
 }
 
@@ -67,8 +69,8 @@ pub enum Fault {
     HeldRequest,
     /// The step is done; its answer waits until [`Chaos::let_go`].
     HeldReply,
-    /// The clock given to [`Chaos::clock`] jumps while the step is under way: after it is done, before its answer is
-    /// seen.
+    /// The clock given to [`Chaos::clock`] jumps while the step is under way: after it is done,
+    /// before its answer is seen.
     ClockJump(Duration),
 }
 
@@ -150,7 +152,8 @@ impl Chaos {
         self.plan().queue(method).extend(std::iter::repeat_n(fault, calls));
     }
 
-    /// Hurts `permille` of a thousand calls at random, each with one of `faults`; the same seed draws the same.
+    /// Hurts `permille` of a thousand calls at random, each with one of `faults`; the same seed
+    /// draws the same.
     ///
     /// Scripted calls go first. Zero ends it.
     pub fn random(&self, seed: u64, permille: u32, faults: &[Fault]) {
@@ -302,7 +305,8 @@ impl Plan {
     }
 }
 
-// A new method of the trait must be hurt as well, and not fall back to a default around the wrapped store.
+// A new method of the trait must be hurt as well, and not fall back to a default around the wrapped
+// store.
 #[deny(clippy::missing_trait_methods)]
 impl Backend for Chaos {
     fn capabilities(&self) -> Capabilities {

@@ -9,8 +9,8 @@ use crate::proxy::Proxy;
 
 /// A store to test, fresh and empty, with whatever server it needs.
 ///
-/// Only [`NAME`](Self::NAME), [`start`](Self::start) and [`open`](Self::open) are needed; each further method lets the
-/// suite try more. Dropping the value ends what it started.
+/// Only [`NAME`](Self::NAME), [`start`](Self::start) and [`open`](Self::open) are needed; each
+/// further method lets the suite try more. Dropping the value ends what it started.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -40,10 +40,12 @@ use crate::proxy::Proxy;
 /// }
 /// ```
 pub trait Fixture: Send + Sync + Sized + 'static {
-    /// What the store is called in the names of trials: `redis-cluster`. Different for each fixture of a test file.
+    /// What the store is called in the names of trials: `redis-cluster`. Different for each fixture
+    /// of a test file.
     const NAME: &'static str;
 
-    /// A store with no lock in it that no other trial sees: its own server, or a fresh namespace of a shared one.
+    /// A store with no lock in it that no other trial sees: its own server, or a fresh namespace of
+    /// a shared one.
     ///
     /// May panic; the message should say what to do about it.
     fn start() -> impl Future<Output = Self> + Send;
@@ -58,17 +60,20 @@ pub trait Fixture: Send + Sync + Sized + 'static {
         None
     }
 
-    /// Where another process finds this store, for [`join`](Self::join). `None` if no other process can.
+    /// Where another process finds this store, for [`join`](Self::join). `None` if no other process
+    /// can.
     fn address(&self) -> Option<String> {
         None
     }
 
-    /// A client of the store at `address`, in another process than the one that called [`start`](Self::start).
+    /// A client of the store at `address`, in another process than the one that called
+    /// [`start`](Self::start).
     fn join(address: String) -> impl Future<Output = Arc<dyn Backend>> + Send {
         async move { panic!("{} has no way to join the store at {address}", Self::NAME) }
     }
 
-    /// The clock by which the store ends leases, if a test can move it. Without one the suite waits in real time.
+    /// The clock by which the store ends leases, if a test can move it. Without one the suite waits
+    /// in real time.
     fn clock(&self) -> Option<ManualClock> {
         None
     }

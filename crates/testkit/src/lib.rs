@@ -1,7 +1,7 @@
 //! What a store must pass to be one, and the means to hurt it on the way.
 //!
-//! Whoever writes a [`Backend`](holdtight_core::Backend) says in a [`Fixture`] how a test gets a store, and runs the
-//! whole suite with three lines in a test file with `harness = false`:
+//! Whoever writes a [`Backend`](holdtight_core::Backend) says in a [`Fixture`] how a test gets a
+//! store, and runs the whole suite with three lines in a test file with `harness = false`:
 //!
 //! ```no_run
 //! # use std::sync::Arc;
@@ -18,11 +18,13 @@
 //! }
 //! ```
 //!
-//! - [`conformance`]: the suite; each trial has its own store, its own runtime and a hard time limit.
+//! - [`conformance`]: the suite; each trial has its own store, its own runtime and a hard time
+//!   limit.
 //! - [`history`]: random load over the public interface, and a check of the histories it leaves.
 //! - [`Chaos`]: any store, made unreliable by script or by seed.
 //! - [`Proxy`]: a TCP proxy that delays, drops, cuts and counts, between a store and its server.
-//! - `servers` (feature `servers`, Unix): real Redis, PostgreSQL, memcached, etcd and Firestore on free ports.
+//! - `servers` (feature `servers`, Unix): real Redis, PostgreSQL, memcached, etcd and Firestore on
+//!   free ports.
 
 mod chaos;
 pub mod conformance;

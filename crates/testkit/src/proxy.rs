@@ -1,7 +1,9 @@
-//! A TCP proxy between a store and its server that fails on demand: the network nemesis of the tests.
+//! A TCP proxy between a store and its server that fails on demand: the network nemesis of the
+//! tests.
 //!
-//! It looks at bytes, never at protocols. Faults are switched while connections live and act on each direction
-//! alone, because "the request was lost" and "the reply was lost" are the two cases a lock must tell apart.
+//! It looks at bytes, never at protocols. Faults are switched while connections live and act on
+//! each direction alone, because "the request was lost" and "the reply was lost" are the two cases
+//! a lock must tell apart.
 
 use std::fmt;
 use std::io;
@@ -29,7 +31,8 @@ pub enum Flow {
     Trickle,
     /// They stay in the proxy until the flow is changed: a network that is slow, or a stopped peer.
     Hold,
-    /// They are swallowed: a network that loses everything while both ends believe in the connection.
+    /// They are swallowed: a network that loses everything while both ends believe in the
+    /// connection.
     Drop,
 }
 
@@ -49,7 +52,8 @@ pub struct Traffic {
     pub received: u64,
 }
 
-/// A TCP proxy on a free loopback port. Clones are handles on the same one; it ends with the last of them.
+/// A TCP proxy on a free loopback port. Clones are handles on the same one; it ends with the last
+/// of them.
 ///
 /// ```no_run
 /// # async fn example() -> std::io::Result<()> {
@@ -164,7 +168,8 @@ impl Proxy {
         });
     }
 
-    /// Lets everything pass again. Connections that lost bytes are cut, because their streams have holes.
+    /// Lets everything pass again. Connections that lost bytes are cut, because their streams have
+    /// holes.
     pub fn heal(&self) {
         self.shared.faults.send_modify(|faults| {
             let holes = faults.requests == Flow::Drop || faults.replies == Flow::Drop;
@@ -274,8 +279,8 @@ impl Direction {
     }
 
     async fn forward(&mut self, bytes: &[u8], flow: &impl Fn(&Faults) -> Flow) -> io::Result<()> {
-        // A cut is looked for together with the flow: bytes held back must not slip out when a cut is followed by
-        // a healing before this connection was polled again.
+        // A cut is looked for together with the flow: bytes held back must not slip out when a cut
+        // is followed by a healing before this connection was polled again.
         let faults = {
             let born = self.born;
             let moving = |faults: &Faults| faults.cuts != born || flow(faults) != Flow::Hold;

@@ -1,4 +1,5 @@
-//! The engine over a store that loses requests, replies and patience: no lost update, and nothing held at the end.
+//! The engine over a store that loses requests, replies and patience: no lost update, and nothing
+//! held at the end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,13 +33,15 @@ async fn no_update_is_lost_when_a_quarter_of_all_calls_fail() {
             let (lock, total, done) = (lock.clone(), Arc::clone(&total), Arc::clone(&done));
             crowd.spawn(async move {
                 for _ in 0..10 {
-                    // An outage may outlast the engine's tolerance; then it says so, and nothing is held.
+                    // An outage may outlast the engine's tolerance; then it says so, and nothing is
+                    // held.
                     let Ok(handle) = lock.acquire("account").await else { continue };
                     let seen = total.load(Ordering::SeqCst);
                     tokio::task::yield_now().await;
                     total.store(seen + 1, Ordering::SeqCst);
                     done.fetch_add(1, Ordering::SeqCst);
-                    // Whether the release was heard is not known here; that it happens is checked below.
+                    // Whether the release was heard is not known here; that it happens is checked
+                    // below.
                     let _ = handle.release().await;
                 }
             });

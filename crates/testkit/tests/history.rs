@@ -1,4 +1,5 @@
-//! The checker of histories under test: sound histories pass, and whatever is planted in one is found.
+//! The checker of histories under test: sound histories pass, and whatever is planted in one is
+//! found.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -101,7 +102,8 @@ fn a_third_holder_inside_the_first_is_found_behind_a_short_second() {
 
 #[test]
 fn what_is_not_certain_is_no_violation() {
-    // Nobody asked the first handle after 10; another key; a lock that was lost before anybody could look.
+    // Nobody asked the first handle after 10; another key; a lock that was lost before anybody
+    // could look.
     assert_eq!(
         found(&[
             "1 1 asked try limited k",

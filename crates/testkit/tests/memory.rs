@@ -1,4 +1,5 @@
-//! The suite on the store that needs nothing, plain and behind a network that is slow in random places.
+//! The suite on the store that needs nothing, plain and behind a network that is slow in random
+//! places.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +54,8 @@ impl Fixture for Slow {
 }
 
 fn main() {
-    // A call that cannot wait cannot be slowed down either: the wrapper answers "cannot" now and then.
+    // A call that cannot wait cannot be slowed down either: the wrapper answers "cannot" now and
+    // then.
     let inapplicable = "memory-slow::ownership::a_release_without_waiting_is_a_release";
     Suite::new().on::<Memory>().on::<Slow>().without(inapplicable).run();
 }

@@ -1,4 +1,5 @@
-//! The suite itself under test: for every point of the contract a store that breaks it, and the trial that notices.
+//! The suite itself under test: for every point of the contract a store that breaks it, and the
+//! trial that notices.
 
 mod flawed;
 
@@ -201,7 +202,8 @@ fn every_broken_store_is_rejected_by_the_trial_made_for_it() {
 /// A load from its seed.
 type Seeded = fn(u64) -> Load;
 
-/// What random load finds without being told where to look: a flaw, a load, and the promise that is seen to be broken.
+/// What random load finds without being told where to look: a flaw, a load, and the promise that is
+/// seen to be broken.
 const FOUND: &[(Flaw, Seeded, Broken)] = &[
     (Flaw::GetThenSet, Load::rush, Broken::TwoHolders),
     (Flaw::TransferIsGivenAway, Load::rush, Broken::TwoHolders),
@@ -233,7 +235,8 @@ async fn played(flaw: Flaw, load: Load) -> Report {
 async fn random_load_finds_what_is_wrong_with_a_store() {
     let mut missed = Vec::new();
     for (flaw, load, broken) in FOUND {
-        // Where it takes a rare meeting, one seed may not bring it about, above all on a busy machine.
+        // Where it takes a rare meeting, one seed may not bring it about, above all on a busy
+        // machine.
         let mut seen = String::new();
         for _ in 0..10 {
             let load = load(fastrand::u64(..)).brief(Duration::from_millis(300));

@@ -1,4 +1,5 @@
-//! The trials of a broken network, under test: a careful client passes them all, each careless one fails its own.
+//! The trials of a broken network, under test: a careful client passes them all, each careless one
+//! fails its own.
 
 mod remote;
 

@@ -94,7 +94,8 @@ async fn connections_are_cut_refused_and_led_elsewhere() {
     assert_eq!(ask(&mut stream, 7).await.unwrap(), [7, b'b']);
 }
 
-/// Several threads, because the race this is about is between the caller of `cut` and the task that carries bytes.
+/// Several threads, because the race this is about is between the caller of `cut` and the task that
+/// carries bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn held_bytes_are_lost_in_a_cut_even_if_all_heals_at_once() {
     let proxy = Proxy::to(server(b'a').await).await.unwrap();

@@ -108,7 +108,8 @@ async fn a_redis_cluster_forms_and_replaces_a_dead_primary() {
     cluster.wait_until_whole().await;
 }
 
-/// Where a primary that is slow for two seconds is replaced, a slot on its way to it ends up nowhere.
+/// Where a primary that is slow for two seconds is replaced, a slot on its way to it ends up
+/// nowhere.
 #[tokio::test]
 async fn a_redis_cluster_has_patience_with_slow_primaries() {
     if !Program::REDIS.available() || !Program::REDIS_CLI.available() {

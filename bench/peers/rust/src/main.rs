@@ -2,9 +2,10 @@
 //!
 //!   `holdtight-bench-peers LIBRARY REDIS_PORT`
 //!
-//! LIBRARY is `rslock` or `distributed-lock`, each used as its documentation says: rslock's `LockManager` with its
-//! defaults (three tries, 200 ms apart at most; `acquire` begins again until it is granted), distributed-lock's Redis
-//! provider with its defaults. Requests and answers as in the bench's own worker.
+//! LIBRARY is `rslock` or `distributed-lock`, each used as its documentation says: rslock's
+//! `LockManager` with its defaults (three tries, 200 ms apart at most; `acquire` begins again until
+//! it is granted), distributed-lock's Redis provider with its defaults. Requests and answers as in
+//! the bench's own worker.
 
 use std::error::Error;
 use std::io::{BufRead as _, Write as _};

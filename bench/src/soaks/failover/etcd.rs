@@ -41,7 +41,8 @@ pub(in super::super) fn leaders(scale: f64) -> Result<String, Failure> {
     .play(&members)
 }
 
-/// Whether a leader that is stopped and goes on ends no live lease: docs/stores/etcd.md names the versions.
+/// Whether a leader that is stopped and goes on ends no live lease: docs/stores/etcd.md names the
+/// versions.
 fn bears_stops(version: &str) -> bool {
     let mut numbers = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
     let mut next = || numbers.next().unwrap_or(0);

@@ -1,8 +1,9 @@
-//! The random load while the servers behind it fail over, are killed, frozen and rebuilt, or move their data around.
+//! The random load while the servers behind it fail over, are killed, frozen and rebuilt, or move
+//! their data around.
 //!
-//! First without faults, to know how long one waits then; after that through faults, one after the other, each of which
-//! is over before the next one begins. What is played and what is checked is the testkit's, see
-//! [`holdtight_testkit::history`].
+//! First without faults, to know how long one waits then; after that through faults, one after the
+//! other, each of which is over before the next one begins. What is played and what is checked is
+//! the testkit's, see [`holdtight_testkit::history`].
 
 mod etcd;
 mod postgres;
@@ -35,7 +36,8 @@ trait Servers: Send + Sync + 'static {
     /// What can be done to them, in words for a report.
     fn kinds(&self) -> Vec<&'static str>;
 
-    /// Hurts them, and returns when they are whole again. They are `Sync` and their futures need not be `Send`.
+    /// Hurts them, and returns when they are whole again. They are `Sync` and their futures need
+    /// not be `Send`.
     async fn strike(&self, kind: &'static str, random: &mut Rng) -> Result<(), Failure>;
 }
 

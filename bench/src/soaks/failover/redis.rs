@@ -1,4 +1,5 @@
-//! Slots of a Redis Cluster that move all the time, and a Redis that Sentinel moves from server to server.
+//! Slots of a Redis Cluster that move all the time, and a Redis that Sentinel moves from server to
+//! server.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,8 @@
-//! The arguments of `run`: `run [opts] KEY [opts] [--] COMMAND…`, or `run -k A -k B [opts] [--] COMMAND…`.
+//! The arguments of `run`: `run [opts] KEY [opts] [--] COMMAND…`, or `run -k A -k B [opts] [--]
+//! COMMAND…`.
 //!
-//! Options may stand before and after KEY; whatever follows the first word of the command is the command's own.
+//! Options may stand before and after KEY; whatever follows the first word of the command is the
+//! command's own.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -111,8 +113,8 @@ Examples:
 
 /// Moves a KEY that stands before other options into `--key`, so that one grammar reads all forms.
 ///
-/// `args` is the whole command line and `words` what the grammar took for the command: without `--key` the first of
-/// them is the key. `None` if there is nothing to move.
+/// `args` is the whole command line and `words` what the grammar took for the command: without
+/// `--key` the first of them is the key. `None` if there is nothing to move.
 pub(super) fn with_key_as_option(args: &[OsString], run: &RunArgs) -> Option<Vec<OsString>> {
     if !run.keys.is_empty() {
         return None;

@@ -1,4 +1,5 @@
-//! Reads the command line, and tells mistakes in it the way all other errors are told: in one or two lines.
+//! Reads the command line, and tells mistakes in it the way all other errors are told: in one or
+//! two lines.
 
 use std::ffi::OsString;
 
@@ -38,7 +39,8 @@ fn read(args: &[OsString]) -> Result<Cli, Failure> {
     one_command(cli)
 }
 
-/// Reads the command line of a run whose key is its first word. Whatever is wrong with it is told by those who read all.
+/// Reads the command line of a run whose key is its first word. Whatever is wrong with it is told
+/// by those who read all.
 fn brief(args: &[OsString]) -> Option<Cli> {
     let Brief { store, json, command } =
         Brief::try_parse_from(with_first_word_as_key(args)?).ok()?;

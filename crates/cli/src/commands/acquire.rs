@@ -43,8 +43,9 @@ pub(crate) async fn run(args: AcquireArgs, context: &Context) -> Result<u8, Fail
 
 /// Refuses to take a lock whose token would be written to nowhere.
 ///
-/// A descriptor that was closed is opened on the null device before we run, for reading and writing, and swallows what
-/// is written. Whoever sends the token there on purpose opens it for writing alone.
+/// A descriptor that was closed is opened on the null device before we run, for reading and
+/// writing, and swallows what is written. Whoever sends the token there on purpose opens it for
+/// writing alone.
 fn must_have_output() -> Result<(), Failure> {
     #[cfg(unix)]
     {

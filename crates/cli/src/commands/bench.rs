@@ -1,6 +1,7 @@
 //! `bench`: how fast the chosen store is from here, in cycles of acquire and release.
 //!
-//! A first look for users, on their own store and network. How we compare with others is measured elsewhere.
+//! A first look for users, on their own store and network. How we compare with others is measured
+//! elsewhere.
 
 use std::time::Duration;
 
@@ -115,7 +116,8 @@ async fn cycles(
         samples.acquire.push(held - start);
         samples.release.push(held.elapsed());
         done += 1;
-        // Stores that answer without waiting would otherwise never let the other tasks have their turn.
+        // Stores that answer without waiting would otherwise never let the other tasks have their
+        // turn.
         tokio::task::yield_now().await;
     }
     Ok(samples)

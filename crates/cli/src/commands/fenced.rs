@@ -1,6 +1,7 @@
 //! `fenced-write FILE` and `fenced-check FILE`: what a script can do with its fence.
 //!
-//! Comparing and writing in one step is `FencedFile`'s business; no store is asked, and no lock is needed for it.
+//! Comparing and writing in one step is `FencedFile`'s business; no store is asked, and no lock is
+//! needed for it.
 
 use std::io::{self, Read as _};
 
@@ -78,7 +79,8 @@ fn fence(said: Option<&str>, variable: impl Fn(&str) -> Option<String>) -> Resul
     Ok(fence)
 }
 
-/// A write that comes too late has an exit code of its own: it is neither a mistake nor an accident.
+/// A write that comes too late has an exit code of its own: it is neither a mistake nor an
+/// accident.
 fn failure(error: LockError) -> Failure {
     match error.kind() {
         ErrorKind::NotHeld => Failure::new(exit::TOO_LATE, error.to_string()),

@@ -1,4 +1,5 @@
-//! `force-release KEY --fence N`: frees a key whose holder is surely gone, if it is still the holder that was looked at.
+//! `force-release KEY --fence N`: frees a key whose holder is surely gone, if it is still the
+//! holder that was looked at.
 
 use holdtight::{ErrorKind, Fence};
 

@@ -66,7 +66,8 @@ fn row(facts: &Facts) -> [String; 6] {
     .map(|cell| output::clean(&cell))
 }
 
-/// Columns as wide as their widest cell; the last one is not padded, so that no line ends in spaces.
+/// Columns as wide as their widest cell; the last one is not padded, so that no line ends in
+/// spaces.
 fn table(rows: Vec<[String; 6]>) -> String {
     let rows: Vec<_> = std::iter::once(HEADER.map(str::to_owned)).chain(rows).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();

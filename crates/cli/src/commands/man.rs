@@ -1,7 +1,8 @@
 //! `man`: the manual page on standard output, or the pages of all commands into a directory.
 //!
-//! Options come from the definition of the command line; what stands below its help is the page's description and
-//! examples. Exit codes, variables and files are in the tables below, each with the commands that it belongs to.
+//! Options come from the definition of the command line; what stands below its help is the page's
+//! description and examples. Exit codes, variables and files are in the tables below, each with the
+//! commands that it belongs to.
 
 use std::fmt::Write as _;
 use std::path::Path;

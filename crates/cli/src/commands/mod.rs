@@ -1,4 +1,5 @@
-//! One file per command. Here: from the parsed command line to the command, and from its result to the exit code.
+//! One file per command. Here: from the parsed command line to the command, and from its result to
+//! the exit code.
 
 mod acquire;
 mod bench;

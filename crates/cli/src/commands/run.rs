@@ -1,4 +1,5 @@
-//! `run KEY -- COMMAND`: from the command line and the settings to what the supervision is asked to do.
+//! `run KEY -- COMMAND`: from the command line and the settings to what the supervision is asked to
+//! do.
 
 use crate::args::RunArgs;
 use crate::context::Context;

@@ -1,6 +1,7 @@
 //! `wait KEY`: until the key is free, without taking it.
 //!
-//! It asks by a timer and does not subscribe: a wake-up goes to one waiter only, and belongs to one who wants the lock.
+//! It asks by a timer and does not subscribe: a wake-up goes to one waiter only, and belongs to one
+//! who wants the lock.
 
 use std::time::Duration;
 

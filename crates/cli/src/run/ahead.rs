@@ -1,7 +1,9 @@
-//! What is started before the command line is read: to start a copy of ours takes longer than everything else that a
-//! run does, so the wrapper has the guardian start, and the guardian its launcher, while it reads on.
+//! What is started before the command line is read: to start a copy of ours takes longer than
+//! everything else that a run does, so the wrapper has the guardian start, and the guardian its
+//! launcher, while it reads on.
 //!
-//! Neither does anything before it is told to. If the command line turns out to be none for a run, they end.
+//! Neither does anything before it is told to. If the command line turns out to be none for a run,
+//! they end.
 
 use std::ffi::OsString;
 use std::io;

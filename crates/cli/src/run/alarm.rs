@@ -1,5 +1,5 @@
-//! An alarm on the boot clock, which runs on while the machine sleeps: after a suspend it rings at once, where the
-//! runtime's own timer would first wait for what it had left.
+//! An alarm on the boot clock, which runs on while the machine sleeps: after a suspend it rings at
+//! once, where the runtime's own timer would first wait for what it had left.
 
 use std::io;
 use std::time::Duration;

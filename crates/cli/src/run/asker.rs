@@ -1,6 +1,7 @@
 //! Who asked for the lock of a script: `hold`, which waits at the other end of our standard input.
 //!
-//! It says when it has told the script how to keep the lock. If it is gone before that, nobody will ever keep it.
+//! It says when it has told the script how to keep the lock. If it is gone before that, nobody will
+//! ever keep it.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};

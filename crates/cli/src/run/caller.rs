@@ -1,4 +1,5 @@
-//! Whoever called, as the guardian sees it: the wrapper, which stands for the process that the user started.
+//! Whoever called, as the guardian sees it: the wrapper, which stands for the process that the user
+//! started.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -108,7 +109,8 @@ impl Caller {
         self.send(&ToWrapper::Stop(by as i32));
     }
 
-    /// Waits at most `pause` for the end of a stop: whether there was one. Nothing else happens in this thread meanwhile.
+    /// Waits at most `pause` for the end of a stop: whether there was one. Nothing else happens in
+    /// this thread meanwhile.
     pub(super) fn wait_for_continue(&mut self, pause: Duration) -> Option<bool> {
         let line = self.line.as_mut()?;
         let heard: Heard<ToGuardian> = line.wait(pause);
@@ -134,9 +136,11 @@ impl Caller {
     }
 }
 
-/// Waits for the first message of the wrapper, and leaves it where it is; `false` if there is no wrapper any more.
+/// Waits for the first message of the wrapper, and leaves it where it is; `false` if there is no
+/// wrapper any more.
 ///
-/// Whatever is wrong with the command line, or the settings, it has found then: we would only tell it again.
+/// Whatever is wrong with the command line, or the settings, it has found then: we would only tell
+/// it again.
 pub(crate) fn was_greeted() -> bool {
     loop {
         match rustix::net::recv(io::stdin(), &mut [0], RecvFlags::PEEK) {

@@ -1,5 +1,5 @@
-//! The first process of the command: started without a shell in a process group of its own, released by a word, and
-//! reaped with whatever else has ended.
+//! The first process of the command: started without a shell in a process group of its own,
+//! released by a word, and reaped with whatever else has ended.
 //!
 //! The process is first another copy of ours, which waits for that word: see `launch`.
 
@@ -30,7 +30,8 @@ pub(crate) struct Launcher {
 }
 
 impl Launcher {
-    /// Starts a process that does nothing yet. `args` is the command line in which it will find its command.
+    /// Starts a process that does nothing yet. `args` is the command line in which it will find its
+    /// command.
     pub(crate) fn start(args: &[OsString]) -> io::Result<Self> {
         let (line, theirs) = UnixStream::pair()?;
         line.set_nonblocking(true)?;
@@ -106,14 +107,15 @@ pub(super) struct Legacy<'a> {
 }
 
 impl Running {
-    /// A command that `launcher` will become. It has our standard output and error, and does nothing before
-    /// [`go`](Self::go).
+    /// A command that `launcher` will become. It has our standard output and error, and does
+    /// nothing before [`go`](Self::go).
     pub(super) fn new(launcher: Launcher, command: Words, legacy: Legacy<'_>) -> Self {
         let Legacy { stdin, blocked, liveness, environment } = legacy;
         let word = Word { command, blocked: blocked.numbers(), environment };
         let mut descriptors = vec![stdin];
         if let Some(SharedLiveness { lock, pipe }) = liveness {
-            // In this order: of what is closed by the kernel, the lock has to be first, and that has the higher number.
+            // In this order: of what is closed by the kernel, the lock has to be first, and that
+            // has the higher number.
             descriptors.extend(pipe.into_iter().chain([lock]));
         }
         Self { launcher, word: Some((word, descriptors)), unsaid: None, ended: None }

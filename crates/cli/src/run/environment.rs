@@ -1,7 +1,8 @@
-//! What the command finds in its environment: key, fence, deadline and store; never a token or a password.
+//! What the command finds in its environment: key, fence, deadline and store; never a token or a
+//! password.
 //!
-//! Inner values replace outer ones, and names that have no inner value are removed, so that a nested run never
-//! shows the lock of an outer one.
+//! Inner values replace outer ones, and names that have no inner value are removed, so that a
+//! nested run never shows the lock of an outer one.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,7 +11,8 @@ use holdtight::{Fence, Key, StoreUrl};
 /// Set for one key.
 const KEY: &str = "HOLDTIGHT_KEY";
 const FENCE: &str = "HOLDTIGHT_FENCE";
-/// Set for several keys: a line for each, `FENCE KEY`. Keys hold no control characters, so lines are unambiguous.
+/// Set for several keys: a line for each, `FENCE KEY`. Keys hold no control characters, so lines
+/// are unambiguous.
 const FENCES: &str = "HOLDTIGHT_FENCES";
 /// Set with `--max-hold`: when the command is killed at the latest, in whole seconds since 1970.
 const DEADLINE: &str = "HOLDTIGHT_DEADLINE";

@@ -1,4 +1,5 @@
-//! The end of a run: locks are released, or left to run out for `--keep-for`, and never for longer than a moment.
+//! The end of a run: locks are released, or left to run out for `--keep-for`, and never for longer
+//! than a moment.
 //!
 //! A store that is dead by now does not keep the command's exit code: its leases end by themselves.
 

@@ -1,8 +1,9 @@
-//! The guardian: a second process of ours, which takes the locks, starts the command, and keeps the locks until the last
-//! of all that the command started is gone.
+//! The guardian: a second process of ours, which takes the locks, starts the command, and keeps the
+//! locks until the last of all that the command started is gone.
 //!
-//! It outlives a wrapper that is killed, and stops the work then; and it outlives one that has ended because the
-//! command's first process has, for as long as something is left of the command, or for `--keep-for`.
+//! It outlives a wrapper that is killed, and stops the work then; and it outlives one that has
+//! ended because the command's first process has, for as long as something is left of the command,
+//! or for `--keep-for`.
 
 use std::ffi::OsString;
 use std::io;
@@ -29,8 +30,8 @@ use crate::exit::{self, Failure};
 use crate::output::{self, Span};
 use crate::threads;
 
-/// The hidden argument that makes a guardian of us: `ARGUMENT PID`, with the number of the wrapper, and the wrapper's own
-/// arguments.
+/// The hidden argument that makes a guardian of us: `ARGUMENT PID`, with the number of the wrapper,
+/// and the wrapper's own arguments.
 pub(crate) const ARGUMENT: &str = "__guardian";
 
 /// How long a store may take to hear that nobody waits any more.
@@ -49,7 +50,7 @@ pub(super) fn run(
         threads::must_start(threads::FOR_A_SERVER)?;
     }
     // Before anything is taken: without it nothing could be kept.
-    holdtight::background()?;
+    holdtight::store::background()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| cannot("start", &error))?;
     let ending = runtime.block_on(async {
@@ -219,7 +220,8 @@ impl Run<'_> {
         Ok(ending)
     }
 
-    /// Prepares the process that waits to become the command, and shares with it and the wrapper what shows that we live.
+    /// Prepares the process that waits to become the command, and shares with it and the wrapper
+    /// what shows that we live.
     fn start(
         &mut self,
         store: &Store,
@@ -328,7 +330,8 @@ impl Run<'_> {
         };
         let mut ending = Ending { code: ended.code(), ..Ending::default() };
         for signal in [Signal::SIGINT, Signal::SIGQUIT] {
-            // A shell or a `make` around us goes on with its next line unless it sees that we died of it.
+            // A shell or a `make` around us goes on with its next line unless it sees that we died
+            // of it.
             let heard = outcome.on_terminal || outcome.passed_on == Some(signal);
             if ended == Ended::Signal(signal as i32) && heard {
                 ending.signal = Some(signal as i32);

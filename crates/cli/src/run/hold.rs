@@ -1,4 +1,5 @@
-//! Getting the locks: one, or all of several, while signals stay heard and the user sees who is waited for.
+//! Getting the locks: one, or all of several, while signals stay heard and the user sees who is
+//! waited for.
 //!
 //! How to wait, and how to take several without deadlock, is the library's business.
 
@@ -77,7 +78,8 @@ fn acquire(lock: &DistributedLock, plan: &Plan, options: &RunOptions) -> Reply<V
     Box::pin(async move { Ok(wish.into_future().await?.into_handles()) })
 }
 
-/// Who we are, for whoever finds the key held: the command's name without its arguments, which may hold passwords.
+/// Who we are, for whoever finds the key held: the command's name without its arguments, which may
+/// hold passwords.
 fn owner(options: &RunOptions) -> Owner {
     let mut owner = crate::owner::current();
     let program = options.command.first().map(std::path::Path::new);

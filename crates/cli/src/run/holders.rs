@@ -1,8 +1,9 @@
-//! The script that a lock of `hold` is for: its shell, and all who have its pipe open. None of them descends from us.
+//! The script that a lock of `hold` is for: its shell, and all who have its pipe open. None of them
+//! descends from us.
 //!
-//! Found by looking at all processes, signalled one by one. That nobody has the pipe open any more is told by the
-//! kernel, at the other end of it. A script that closes the pipe, or uses its number for something else, is still known
-//! by its shell.
+//! Found by looking at all processes, signalled one by one. That nobody has the pipe open any more
+//! is told by the kernel, at the other end of it. A script that closes the pipe, or uses its number
+//! for something else, is still known by its shell.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -41,7 +42,8 @@ pub(crate) struct Script {
     shell: Option<Process>,
     /// Read, but not whole yet.
     received: Vec<u8>,
-    /// Who got a signal: one that has closed the pipe, and whose shell is gone, is found by this alone.
+    /// Who got a signal: one that has closed the pipe, and whose shell is gone, is found by this
+    /// alone.
     told: Vec<Process>,
     sealed: bool,
 }
@@ -122,7 +124,8 @@ impl Script {
             return;
         }
         remove(&self.place);
-        // Also of a pipe that nobody has ever opened the kernel says from here on that nobody has it open.
+        // Also of a pipe that nobody has ever opened the kernel says from here on that nobody has
+        // it open.
         let _ = self.reopen();
         self.hear();
         if self.shell.is_none() {
@@ -163,7 +166,8 @@ impl Script {
         let mut seen = Vec::new();
         let mut streams = Vec::new();
         let mut told = Vec::new();
-        // In two steps: to look at the descriptors of all processes takes its time, and it may be late.
+        // In two steps: to look at the descriptors of all processes takes its time, and it may be
+        // late.
         for find in [Self::known, Self::holders] {
             let mut found = find(self);
             found.retain(|process| !told.contains(process));
@@ -185,8 +189,8 @@ impl Script {
         self.told = told;
     }
 
-    /// The shell, what it has started since we are there, and who got a signal before. Background jobs of before, which do
-    /// not have the pipe, were never covered.
+    /// The shell, what it has started since we are there, and who got a signal before. Background
+    /// jobs of before, which do not have the pipe, were never covered.
     fn known(&self) -> Vec<Process> {
         let us = i32::try_from(std::process::id()).unwrap_or(0);
         let ours = tree::started(us).unwrap_or(0);

@@ -1,9 +1,11 @@
-//! The last step before the command: a copy of ours, already in the command's process group, that waits for a word.
+//! The last step before the command: a copy of ours, already in the command's process group, that
+//! waits for a word.
 //!
-//! It is started while the guardian is still busy with the store, and gives it time to tell the wrapper about the group
-//! and to hand over the terminal: a command never runs unguarded, not even for an instant. If the guardian dies first,
-//! the command never runs at all. With the word comes what the command inherits; it also undoes what was done to
-//! signals, and then becomes the command.
+//! It is started while the guardian is still busy with the store, and gives it time to tell the
+//! wrapper about the group and to hand over the terminal: a command never runs unguarded, not even
+//! for an instant. If the guardian dies first, the command never runs at all. With the word comes
+//! what the command inherits; it also undoes what was done to signals, and then becomes the
+//! command.
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -28,7 +30,8 @@ pub(crate) const ARGUMENT: &str = "__launch";
 /// Scripts use small numbers of descriptors for themselves.
 const HIGH: i32 = 20;
 
-/// The word. Beside it come descriptors: the standard input, and what stays open in all that the command starts.
+/// The word. Beside it come descriptors: the standard input, and what stays open in all that the
+/// command starts.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Word {
     pub(super) command: Words,
@@ -38,7 +41,8 @@ pub(super) struct Word {
     pub(super) environment: Vec<(String, Option<String>)>,
 }
 
-/// Where the command is to be found. It is not sent: it may be longer than what can be sent without waiting.
+/// Where the command is to be found. It is not sent: it may be longer than what can be sent without
+/// waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Words {
     /// So many words at the end of the command line.
@@ -108,7 +112,8 @@ fn hear(line: &UnixStream) -> io::Result<Option<(Word, Vec<OwnedFd>)>> {
     Ok(Some((serde_json::from_slice(&received)?, descriptors)))
 }
 
-/// Has the command inherit a descriptor, as it would that of flock: under its number, which is at least `lowest`.
+/// Has the command inherit a descriptor, as it would that of flock: under its number, which is at
+/// least `lowest`.
 fn leave_open(descriptor: OwnedFd, lowest: i32) -> io::Result<i32> {
     let placed = match fcntl_dupfd_cloexec(&descriptor, lowest) {
         Ok(placed) => placed,

@@ -1,7 +1,8 @@
-//! The line between the wrapper and its guardian: one line of JSON per message, and descriptors beside it.
+//! The line between the wrapper and its guardian: one line of JSON per message, and descriptors
+//! beside it.
 //!
-//! The end of the line is a message too: it means that the process at the other end is gone. Sending never waits: a
-//! process that does not read must not keep the other one from its work.
+//! The end of the line is a message too: it means that the process at the other end is gone.
+//! Sending never waits: a process that does not read must not keep the other one from its work.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -39,7 +40,8 @@ pub(super) enum ToWrapper {
     Liveness,
     /// The command is started, in this process group.
     Started { group: i32 },
-    /// Unless something newer is heard, nobody may be at work at this moment of the boot clock any more.
+    /// Unless something newer is heard, nobody may be at work at this moment of the boot clock any
+    /// more.
     DeadBy(u64),
     /// Stop, with the process group, by this signal, and say when that is over.
     Stop(i32),
@@ -124,7 +126,8 @@ impl Line {
         }
     }
 
-    /// The same without a runtime, for as long as `pause`: nothing else happens in this thread meanwhile.
+    /// The same without a runtime, for as long as `pause`: nothing else happens in this thread
+    /// meanwhile.
     pub(super) fn wait<T: DeserializeOwned>(&mut self, pause: Duration) -> Heard<T> {
         let mut watched = [PollFd::new(&self.socket, PollFlags::IN)];
         let _ = poll(&mut watched, Timespec::try_from(pause).ok().as_ref());
@@ -136,7 +139,8 @@ impl Line {
         self.collect(false)
     }
 
-    /// Reads all there is. The runtime has to hear that it is all, if it was the runtime that said there is something.
+    /// Reads all there is. The runtime has to hear that it is all, if it was the runtime that said
+    /// there is something.
     fn collect<T: DeserializeOwned>(&mut self, by_runtime: bool) -> Heard<T> {
         let closed = loop {
             let Self { socket, received, descriptors } = self;
@@ -189,7 +193,8 @@ pub(super) fn send(
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     let sent = sendmsg(socket, &[IoSlice::new(&text)], &mut beside, flags)?;
-    // A stream takes small messages whole while it has room; a torn one would make nonsense of all later ones.
+    // A stream takes small messages whole while it has room; a torn one would make nonsense of all
+    // later ones.
     if sent == text.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 

@@ -1,8 +1,8 @@
 //! `run`: holds keys while a command runs, and stops the command before the lock can pass on.
 //!
-//! Two processes do it. The [`wrapper`] is what the user started; it starts the [`guardian`], which does the work, and
-//! each stops the command if the other is killed. In the guardian: [`hold`] gets the keys, [`child`] starts the command,
-//! [`supervise`] watches it, [`give_back`] ends it.
+//! Two processes do it. The [`wrapper`] is what the user started; it starts the [`guardian`], which
+//! does the work, and each stops the command if the other is killed. In the guardian: [`hold`] gets
+//! the keys, [`child`] starts the command, [`supervise`] watches it, [`give_back`] ends it.
 
 mod ahead;
 mod alarm;
@@ -42,8 +42,8 @@ pub(crate) const CANNOT_START: u8 = 126;
 /// There is no such command.
 const NOT_FOUND: u8 = 127;
 
-/// Holds the keys while the command runs, as the process that `args` have started or as its guardian. Returns the exit
-/// code of all of it.
+/// Holds the keys while the command runs, as the process that `args` have started or as its
+/// guardian. Returns the exit code of all of it.
 pub(crate) fn execute(options: RunOptions, role: Role, args: &[OsString]) -> Result<u8, Failure> {
     let plan = Plan::new(&options).map_err(Failure::usage)?;
     match role {

@@ -38,7 +38,8 @@ pub(crate) struct RunOptions {
     pub(crate) reason: Option<String>,
     /// What the holder is called instead of by its command.
     pub(crate) told_as: Option<String>,
-    /// Where the pipe of a script is that these keys are held for: it must end before they are given back.
+    /// Where the pipe of a script is that these keys are held for: it must end before they are
+    /// given back.
     pub(crate) script: Option<PathBuf>,
     /// Let the command see a store URL that holds a password.
     pub(crate) pass_store: bool,

@@ -1,6 +1,8 @@
-//! The times of one run, checked before anything is locked: lease, grace, limits, and when a group must be dead.
+//! The times of one run, checked before anything is locked: lease, grace, limits, and when a group
+//! must be dead.
 //!
-//! Pure arithmetic on the boot clock. Whoever acts on it is the supervisor, and the guardian when it cannot.
+//! Pure arithmetic on the boot clock. Whoever acts on it is the supervisor, and the guardian when
+//! it cannot.
 
 use std::time::Duration;
 
@@ -15,7 +17,8 @@ const TTL: Duration = Duration::from_secs(30);
 /// The shortest lease that is chosen without being asked for.
 const SHORT_TTL: Duration = Duration::from_secs(5);
 
-/// From TERM to KILL, if nothing else is said, for a command that was asked to stop and still has its lock.
+/// From TERM to KILL, if nothing else is said, for a command that was asked to stop and still has
+/// its lock.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Time, at most, from the last KILL to the deadline; for a script twice as long.
@@ -83,7 +86,8 @@ impl Plan {
         Schedule { term_at: deadline.before(self.kill_after.max(self.lead)), kill_at }
     }
 
-    /// When somebody else must see to it, if the guardian has not: between its KILL and the end of the lease.
+    /// When somebody else must see to it, if the guardian has not: between its KILL and the end of
+    /// the lease.
     pub(super) fn dead_by(&self, schedule: Schedule) -> Moment {
         schedule.kill_at.after(self.lead / 2)
     }

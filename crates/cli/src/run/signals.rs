@@ -1,7 +1,9 @@
-//! Signals of the wrapper: all of them blocked and read one by one, so that each is forwarded, and none is lost.
+//! Signals of the wrapper: all of them blocked and read one by one, so that each is forwarded, and
+//! none is lost.
 //!
-//! Blocking instead of catching leaves every disposition as it was: what `nohup` ignores stays ignored in the
-//! command, and stopping ourselves is the default action, with the kernel's own rules for it.
+//! Blocking instead of catching leaves every disposition as it was: what `nohup` ignores stays
+//! ignored in the command, and stopping ourselves is the default action, with the kernel's own
+//! rules for it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -31,13 +33,16 @@ const FORWARDED: [Signal; 15] = [
     Signal::SIGCONT,
 ];
 
-/// What else is blocked: `TTOU` and `TTIN`, so that the terminal can be handed over from the background, and `XFSZ`:
-/// a store that may not write (`ulimit -f`) is an error to be told, and not a death without a word.
+/// What else is blocked: `TTOU` and `TTIN`, so that the terminal can be handed over from the
+/// background, and `XFSZ`: a store that may not write (`ulimit -f`) is an error to be told, and not
+/// a death without a word.
 const QUIET: [Signal; 3] = [Signal::SIGTTIN, Signal::SIGTTOU, Signal::SIGXFSZ];
 
-/// The signals that this run has blocked, in this thread and so in all threads and processes started from it.
+/// The signals that this run has blocked, in this thread and so in all threads and processes
+/// started from it.
 ///
-/// What was blocked before is not among them: it is no business of ours, and stays blocked in the command.
+/// What was blocked before is not among them: it is no business of ours, and stays blocked in the
+/// command.
 #[derive(Clone, Debug)]
 pub(super) struct Blocked(Vec<Signal>);
 
@@ -77,8 +82,8 @@ pub(super) struct Signals {
 impl Signals {
     /// Listens. Must be called inside a runtime.
     pub(super) fn listen(blocked: &Blocked) -> io::Result<Self> {
-        // A parent that ignores SIGCHLD would have our children reaped by the kernel, and their exit codes lost. A
-        // handler, though it never runs while the signal is blocked, ends that.
+        // A parent that ignores SIGCHLD would have our children reaped by the kernel, and their
+        // exit codes lost. A handler, though it never runs while the signal is blocked, ends that.
         drop(tokio::signal::unix::signal(tokio::signal::unix::SignalKind::child())?);
         let ours = blocked.0.iter().copied().filter(|signal| !QUIET.contains(signal));
         let heard = ours.chain([Signal::SIGCHLD]).collect();
@@ -98,7 +103,8 @@ impl Signals {
 
     /// Stops our whole process group as `signal` does by default, until somebody continues it.
     ///
-    /// Returns whether we were stopped: a group without a shell above it (an orphaned one) cannot be.
+    /// Returns whether we were stopped: a group without a shell above it (an orphaned one) cannot
+    /// be.
     pub(super) fn stop_group(&mut self, signal: Signal) -> io::Result<bool> {
         let one = SigSet::from(signal);
         queue::send_to_our_group(signal)?;
@@ -149,7 +155,8 @@ mod queue {
                         Some(signal) => return signal,
                         None => ready.clear_ready(),
                     },
-                    // The descriptor is ours and open: this does not happen, and must not spin if it does.
+                    // The descriptor is ours and open: this does not happen, and must not spin if
+                    // it does.
                     Err(_) => std::future::pending().await,
                 }
             }

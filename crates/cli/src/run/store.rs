@@ -1,4 +1,5 @@
-//! The store of a run: its locks, the lock file that shows that we live, and what last went wrong with it.
+//! The store of a run: its locks, the lock file that shows that we live, and what last went wrong
+//! with it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -1,8 +1,10 @@
-//! The time between the grant and the end of the work: signals in, lease in; TERM, KILL and job control out.
+//! The time between the grant and the end of the work: signals in, lease in; TERM, KILL and job
+//! control out.
 //!
-//! Whatever wakes it, it looks at the lease first. Work that may have lost its lock does not get to run another
-//! instruction, also when this process itself stood still. The work is over when nobody is left of all that the
-//! command started; whoever called is let go when its first process has ended.
+//! Whatever wakes it, it looks at the lease first. Work that may have lost its lock does not get to
+//! run another instruction, also when this process itself stood still. The work is over when nobody
+//! is left of all that the command started; whoever called is let go when its first process has
+//! ended.
 
 use std::time::Duration;
 
@@ -104,7 +106,8 @@ pub(super) struct Supervisor<'a> {
     pub(super) script: Option<Script>,
     /// Somebody may not be signalled, so whatever ends of itself was not stopped.
     pub(super) refused: bool,
-    /// The end of the lease of a job that Ctrl-Z has stopped: renewals do not count until it goes on.
+    /// The end of the lease of a job that Ctrl-Z has stopped: renewals do not count until it goes
+    /// on.
     pub(super) sleeps_until: Option<Moment>,
 }
 
@@ -246,8 +249,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Whether nobody is left of the script. If its reader ended otherwise than because the script has, or gave the locks
-    /// back, it is stopped.
+    /// Whether nobody is left of the script. If its reader ended otherwise than because the script
+    /// has, or gave the locks back, it is stopped.
     fn script_is_over(&mut self, stage: &mut Stage) -> bool {
         let Some(script) = &mut self.script else { return true };
         if self.child.ended() == Some(Ended::Code(0)) || script.is_over() {
@@ -323,7 +326,8 @@ impl Supervisor<'_> {
         false
     }
 
-    /// Whoever called does not wait for what cannot be killed: another user's process, or one deep in the kernel.
+    /// Whoever called does not wait for what cannot be killed: another user's process, or one deep
+    /// in the kernel.
     fn give_up_waiting(&mut self, stage: &Stage, now: Moment) {
         let Stage::Killed { at, cause, .. } = stage else { return };
         if now.since(*at) < LAST_WAIT || !self.caller.is_there() {
@@ -408,7 +412,8 @@ impl Supervisor<'_> {
         let own = if wants_terminal { by } else { Signal::SIGTSTP };
         let Some(continued) = self.stop_with_wrapper(own, stage) else { return };
         if !continued {
-            // It has no shell that could stop it. What the kernel does to such groups is done to the command.
+            // It has no shell that could stop it. What the kernel does to such groups is done to
+            // the command.
             match by {
                 Signal::SIGTTIN | Signal::SIGTTOU => _ = group.signal(Signal::SIGHUP),
                 Signal::SIGTSTP => {}
@@ -423,10 +428,11 @@ impl Supervisor<'_> {
         group.signal(Signal::SIGCONT);
     }
 
-    /// Has the wrapper stop, and waits until it goes on: whether it was stopped. `None` if there is nothing to go on with.
+    /// Has the wrapper stop, and waits until it goes on: whether it was stopped. `None` if there is
+    /// nothing to go on with.
     ///
-    /// A stopped job does not keep others waiting for longer than its lease: whatever is renewed meanwhile, the schedule
-    /// is that of the moment in which it was stopped.
+    /// A stopped job does not keep others waiting for longer than its lease: whatever is renewed
+    /// meanwhile, the schedule is that of the moment in which it was stopped.
     fn stop_with_wrapper(&mut self, by: Signal, stage: &mut Stage) -> Option<bool> {
         self.caller.ask_to_stop(by);
         let now = BootClock.now();

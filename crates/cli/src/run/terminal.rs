@@ -1,7 +1,8 @@
 //! The terminal, and who has it: our process group or the command's.
 //!
-//! A command that owns the terminal on both sides gets it at once. In a pipeline it gets it when it asks (by
-//! reading, or by changing modes), because the other members of the pipeline may need it too: `… | less`.
+//! A command that owns the terminal on both sides gets it at once. In a pipeline it gets it when it
+//! asks (by reading, or by changing modes), because the other members of the pipeline may need it
+//! too: `… | less`.
 
 use std::fs::File;
 use std::io::IsTerminal;
@@ -12,7 +13,8 @@ use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr,
 
 use super::tree::Group;
 
-/// Our controlling terminal. `TTOU` is blocked in this process, so it can be moved from the background too.
+/// Our controlling terminal. `TTOU` is blocked in this process, so it can be moved from the
+/// background too.
 #[derive(Debug)]
 pub(super) struct Terminal {
     tty: File,
@@ -26,7 +28,8 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    /// The controlling terminal, if there is one, of the process group `ours`, for a command that reads from `stdin`.
+    /// The controlling terminal, if there is one, of the process group `ours`, for a command that
+    /// reads from `stdin`.
     pub(super) fn open(ours: i32, stdin: &impl IsTerminal) -> Option<Self> {
         let ours = Pid::from_raw(ours)?;
         let both_sides = stdin.is_terminal() && std::io::stdout().is_terminal();
@@ -45,7 +48,8 @@ impl Terminal {
         self.given
     }
 
-    /// Whether a command should have it from the start: it talks to the terminal on both sides, and we may give it.
+    /// Whether a command should have it from the start: it talks to the terminal on both sides, and
+    /// we may give it.
     pub(super) fn is_wanted(&self) -> bool {
         self.both_sides && self.is_ours()
     }

@@ -1,8 +1,9 @@
-//! All that the command started: found by descent, signalled one by one, and gone when waiting says so.
+//! All that the command started: found by descent, signalled one by one, and gone when waiting says
+//! so.
 //!
-//! Wrapper and guardian are child subreapers, so whatever loses its parent becomes a child of the nearest of them,
-//! whatever process group, session or user it has moved to. That nobody is left is not looked up anywhere but told
-//! by the kernel: there are no children any more.
+//! Wrapper and guardian are child subreapers, so whatever loses its parent becomes a child of the
+//! nearest of them, whatever process group, session or user it has moved to. That nobody is left is
+//! not looked up anywhere but told by the kernel: there are no children any more.
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -12,7 +13,8 @@ use nix::unistd::Pid;
 pub(super) struct Group(Pid);
 
 impl Group {
-    /// The group led by `pid`. Zero and one would reach ourselves or everybody, so they are refused.
+    /// The group led by `pid`. Zero and one would reach ourselves or everybody, so they are
+    /// refused.
     pub(super) fn led_by(pid: u32) -> Option<Self> {
         i32::try_from(pid).ok().filter(|&pid| pid > 1).map(|pid| Self(Pid::from_raw(pid)))
     }
@@ -89,8 +91,8 @@ pub(super) fn adopt_orphans() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Sends `signal` to all of our descendants: by the group to its members, which reaches them at once and leaves out
-/// nobody who is just being started, and one by one to all others.
+/// Sends `signal` to all of our descendants: by the group to its members, which reaches them at
+/// once and leaves out nobody who is just being started, and one by one to all others.
 pub(super) fn signal_all(signal: Signal, group: Option<Group>) -> Obeyed {
     let mut refused = group.is_some_and(|group| group.signal(signal) == Obeyed::No);
     for process in descendants() {
@@ -184,8 +186,8 @@ mod platform {
         lines.map(|line| (line.process.pid, line.process.started)).collect()
     }
 
-    /// All that can still run of what descends from another process, without those of our own session: if that process
-    /// is the first of a container, we are its children too.
+    /// All that can still run of what descends from another process, without those of our own
+    /// session: if that process is the first of a container, we are its children too.
     pub(crate) fn below(root: i32) -> Vec<Process> {
         let ours = rustix::process::getsid(None).map_or(0, rustix::process::Pid::as_raw_pid);
         let others = lines().into_iter().filter(|line| line.session != ours).collect();
@@ -224,12 +226,14 @@ mod platform {
         }
     }
 
-    /// When a process that can still run was started, in ticks since the boot: with its number it is unique.
+    /// When a process that can still run was started, in ticks since the boot: with its number it
+    /// is unique.
     pub(crate) fn started(pid: i32) -> Option<u64> {
         look(pid).filter(Line::can_run).map(|line| line.process.started)
     }
 
-    /// Sends a signal to the process `pid` that was started at `started`, and to no other that has its number by now.
+    /// Sends a signal to the process `pid` that was started at `started`, and to no other that has
+    /// its number by now.
     pub(crate) fn signal_one(pid: i32, started: u64, signal: Signal) {
         send(pid, started, signal);
     }

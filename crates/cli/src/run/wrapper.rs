@@ -1,8 +1,10 @@
-//! The wrapper: the process that the user started. It starts the guardian, passes signals on to it, stops and ends with
-//! the command, and stops the work itself if the guardian is killed or stands still.
+//! The wrapper: the process that the user started. It starts the guardian, passes signals on to it,
+//! stops and ends with the command, and stops the work itself if the guardian is killed or stands
+//! still.
 //!
-//! It touches no store. What it shares with the guardian is what shows others that the lock is held, and a child
-//! subreaper's place above it: the work of a guardian that is gone becomes the wrapper's.
+//! It touches no store. What it shares with the guardian is what shows others that the lock is
+//! held, and a child subreaper's place above it: the work of a guardian that is gone becomes the
+//! wrapper's.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -62,7 +64,8 @@ pub(super) fn run(
     }
     if let Some(signal) = ending.signal.and_then(|signal| Signal::try_from(signal).ok()) {
         if ending.to_group {
-            // The terminal sent it to the command alone. Shells and `make` around us stop only if they get it too.
+            // The terminal sent it to the command alone. Shells and `make` around us stop only if
+            // they get it too.
             let _ = signals::send_to_our_group(signal);
         }
         if let Some(place) = &options.script {
@@ -99,7 +102,8 @@ struct Wrapper<'a> {
 }
 
 impl<'a> Wrapper<'a> {
-    /// Lets the guardian begin. All that can go wrong on our side comes before that: if we are gone, it never does.
+    /// Lets the guardian begin. All that can go wrong on our side comes before that: if we are
+    /// gone, it never does.
     fn start(options: &'a RunOptions, plan: Plan, ahead: Ahead) -> io::Result<Self> {
         let blocked = ahead.blocked();
         let signals = Signals::listen(blocked)?;
@@ -139,7 +143,8 @@ impl<'a> Wrapper<'a> {
                 end = self.hear(heard);
             }
             if end.is_none() && self.is_late(now) {
-                // It stands still, or has been starved. It must not wake up after the lock has passed on.
+                // It stands still, or has been starved. It must not wake up after the lock has
+                // passed on.
                 self.send(Signal::SIGKILL);
                 break;
             }
@@ -151,7 +156,8 @@ impl<'a> Wrapper<'a> {
                     open = !heard.closed;
                     end = self.hear(heard);
                 }
-                // The guardian hears that nobody wants the lock any more, and does as if we were gone.
+                // The guardian hears that nobody wants the lock any more, and does as if we were
+                // gone.
                 () = self.asker.gone() => self.line.hang_up(),
                 () = self.alarm.after(pause.clamp(Duration::from_millis(1), TICK)) => {}
             }
@@ -227,12 +233,14 @@ impl<'a> Wrapper<'a> {
     /// Waits for a guardian that has nothing left to do, so it need not end by itself.
     fn dismiss(&mut self) {
         self.send(Signal::SIGKILL);
-        // Not by the runtime's timer, which counts in milliseconds: whoever called us waits for this.
+        // Not by the runtime's timer, which counts in milliseconds: whoever called us waits for
+        // this.
         end::wait_for(self.guardian.as_raw(), Duration::from_secs(1));
         self.reap();
     }
 
-    /// The guardian is gone, and what it had started has become ours: stops it, and returns when nobody is left.
+    /// The guardian is gone, and what it had started has become ours: stops it, and returns when
+    /// nobody is left.
     async fn take_over(&mut self) -> Ending {
         let mut kill_at = BootClock.now().after(self.plan.kill_after);
         if let Some(moment) = self.dead_by {
@@ -282,7 +290,8 @@ impl<'a> Wrapper<'a> {
         self.lost(&left, refused)
     }
 
-    /// Whether nobody is left of the script, or its reader said that it has ended or gave the lock back.
+    /// Whether nobody is left of the script, or its reader said that it has ended or gave the lock
+    /// back.
     fn script_is_over(&mut self) -> bool {
         let done = self.first.is_some_and(|status| status.exit_status() == Some(0));
         done || self.script.as_mut().is_none_or(Script::is_over)

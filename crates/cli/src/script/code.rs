@@ -1,4 +1,5 @@
-//! What passes between `hold` and the shell: code to be evaluated, and the variable that names what is held.
+//! What passes between `hold` and the shell: code to be evaluated, and the variable that names what
+//! is held.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -50,8 +51,9 @@ pub(super) fn bind(hold: &Hold, pipe: &Path, before: &[Hold]) -> Option<String> 
     let pipe = quoted(pipe.to_str()?);
     let list: Vec<String> = before.iter().chain([hold]).map(Hold::line).collect();
     let mut code = String::new();
-    // Without a directory the shell cannot make a file of that name, so a keeper that is gone is noticed here.
-    // A shell that reads a file by itself finds itself there, where `$$` would name the shell around a subshell.
+    // Without a directory the shell cannot make a file of that name, so a keeper that is gone is
+    // noticed here. A shell that reads a file by itself finds itself there, where `$$` would name
+    // the shell around a subshell.
     let _ = writeln!(
         code,
         "{{ exec {n}<>{pipe} && IFS= read -r HOLDTIGHT_SHELL </proc/self/stat \\\n\

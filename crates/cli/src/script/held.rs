@@ -110,7 +110,8 @@ fn is_lost(key: &str, why: &str) -> Failure {
     Failure::new(exit::LOST, format!("{} is not held by this script: {why}", quoted(key)))
 }
 
-/// Gives back what `hold` took: `key`, or the only one there is. `None` if nothing is held by this script.
+/// Gives back what `hold` took: `key`, or the only one there is. `None` if nothing is held by this
+/// script.
 pub(crate) async fn release(key: Option<&str>, context: &Context) -> Result<Option<u8>, Failure> {
     let mut taken = holds(&std::env::var(VARIABLE).unwrap_or_default());
     match key {
@@ -159,7 +160,8 @@ async fn give_back(hold: &Hold, context: &Context) -> Result<(), Failure> {
     if !is_alive(hold) {
         return Err(is_lost(&hold.key, "its keeper is gone, or it was given back before"));
     }
-    // Not by the descriptor of this process: a script may have closed it, or use its number for something else.
+    // Not by the descriptor of this process: a script may have closed it, or use its number for
+    // something else.
     let gone = || is_lost(&hold.key, "its keeper cannot be reached");
     let path = pipe_of(hold).ok_or_else(gone)?;
     let pipe = OpenOptions::new().write(true).custom_flags(bits(OFlags::NONBLOCK)).open(path);

@@ -1,5 +1,5 @@
-//! The two processes of a held script that are not plain `run`: the keeper, which is the wrapper of that run, in a
-//! session of its own; and the run's command, which reads the pipe.
+//! The two processes of a held script that are not plain `run`: the keeper, which is the wrapper of
+//! that run, in a session of its own; and the run's command, which reads the pipe.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -22,10 +22,12 @@ use crate::run::tree;
 /// The hidden argument of the keeper: `KEEPER DIRECTORY run …`.
 pub(crate) const KEEPER: &str = "__keeper";
 
-/// The hidden argument of what it runs: `KEEP DIRECTORY MILLISECONDS`, with the time from TERM to KILL.
+/// The hidden argument of what it runs: `KEEP DIRECTORY MILLISECONDS`, with the time from TERM to
+/// KILL.
 pub(crate) const KEEP: &str = "__keep";
 
-/// How long a shell may take from the answer of `hold` to opening the pipe: one that never evaluated it never does.
+/// How long a shell may take from the answer of `hold` to opening the pipe: one that never
+/// evaluated it never does.
 const BINDING: Duration = Duration::from_secs(20);
 
 /// Runs the keeper. `run` does what a command line says, and returns its exit code.
@@ -63,7 +65,8 @@ struct Keep {
     script: Script,
     /// The shell, once it is known.
     shell: Option<OwnedFd>,
-    /// The other end of the pipe, if nobody else has it: a shell that has closed it may still give the lock back.
+    /// The other end of the pipe, if nobody else has it: a shell that has closed it may still give
+    /// the lock back.
     own: Option<File>,
     signals: SignalFd,
     grace: Duration,

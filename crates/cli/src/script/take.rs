@@ -1,4 +1,5 @@
-//! `hold` itself, called inside `eval "$(…)"`: starts the keeper, waits for the lock, and prints code for the shell.
+//! `hold` itself, called inside `eval "$(…)"`: starts the keeper, waits for the lock, and prints
+//! code for the shell.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
@@ -34,7 +35,8 @@ use crate::{output, store, threads};
 /// The lease when nothing else is said, as for `run`.
 const TTL: Duration = Duration::from_secs(30);
 
-/// The numbers that every shell can redirect. Scripts are fond of 3 and, for flock, of 9, so these come last.
+/// The numbers that every shell can redirect. Scripts are fond of 3 and, for flock, of 9, so these
+/// come last.
 const FREE: [u32; 7] = [8, 7, 6, 5, 4, 9, 3];
 
 /// Takes the lock, and prints what the shell has to do to keep it.
@@ -266,8 +268,8 @@ impl Keeper {
     }
 }
 
-/// Waits until the keeper says something, or has ended. Not, if there is nobody any more who would evaluate our answer:
-/// a script that was killed.
+/// Waits until the keeper says something, or has ended. Not, if there is nobody any more who would
+/// evaluate our answer: a script that was killed.
 fn said_something(keeper: &ChildStdout) -> bool {
     let answer = io::stdout();
     loop {

@@ -1,5 +1,5 @@
-//! What the tests of `holdtight run` share: a store of their own, processes that end with the test, and waiting for
-//! conditions instead of for time.
+//! What the tests of `holdtight run` share: a store of their own, processes that end with the test,
+//! and waiting for conditions instead of for time.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -17,7 +17,8 @@ pub(crate) mod terminal;
 /// Nothing here takes that long, unless it hangs.
 pub(crate) const HANGS: Duration = Duration::from_secs(60);
 
-/// A command and a grandchild that both ignore TERM; their process ids are in `child` and `grandchild`.
+/// A command and a grandchild that both ignore TERM; their process ids are in `child` and
+/// `grandchild`.
 pub(crate) const STUBBORN: &str = "trap '' TERM; (trap '' TERM; echo $BASHPID > grandchild; while :; do sleep 0.05; done) & \
                         echo $$ > child; while :; do sleep 0.05; done";
 

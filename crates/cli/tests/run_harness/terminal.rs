@@ -20,7 +20,8 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// A terminal in which `bash` waits for commands, with job control. `$H` is holdtight on the store of `bench`.
+    /// A terminal in which `bash` waits for commands, with job control. `$H` is holdtight on the
+    /// store of `bench`.
     pub(crate) fn new(bench: &Bench) -> Self {
         let master =
             openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();

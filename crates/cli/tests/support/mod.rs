@@ -1,4 +1,5 @@
-//! A home of its own for one test, and the real command run in it: nothing of the user's environment is seen.
+//! A home of its own for one test, and the real command run in it: nothing of the user's
+//! environment is seen.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 

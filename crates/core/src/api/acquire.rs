@@ -1,4 +1,5 @@
-//! The builders behind `lock.acquire(key)` and `lock.try_acquire(key)`: options first, then `.await` or `.run(…)`.
+//! The builders behind `lock.acquire(key)` and `lock.try_acquire(key)`: options first, then
+//! `.await` or `.run(…)`.
 
 use std::fmt;
 use std::future::Future;
@@ -30,20 +31,23 @@ macro_rules! options {
                 self
             }
 
-            /// The lease: how long the lock lasts if nothing is heard from its holder. Default 30 s.
+            /// The lease: how long the lock lasts if nothing is heard from its holder. Default 30
+            /// s.
             pub fn ttl(mut self, ttl: Duration) -> Self {
                 self.set().ttl = ttl;
                 self
             }
 
-            /// Whether the lock is renewed in the background while the handle lives. Default: it is.
+            /// Whether the lock is renewed in the background while the handle lives. Default: it
+            /// is.
             pub fn auto_renew(mut self, auto_renew: bool) -> Self {
                 self.set().auto_renew = auto_renew;
                 self
             }
 
-            /// Ends the lock after so long, however often it is renewed: for work that may hang. The handle has lost it then;
-            /// others get it when the handle is dropped, or when the lease ends that was asked for last.
+            /// Ends the lock after so long, however often it is renewed: for work that may hang.
+            /// The handle has lost it then; others get it when the handle is dropped, or when the
+            /// lease ends that was asked for last.
             pub fn max_hold(mut self, most: Duration) -> Self {
                 self.set().max_hold = Some(most);
                 self
@@ -83,7 +87,8 @@ macro_rules! options {
     };
 }
 
-/// Makes a future of a builder, so that it can be spawned and collected as it is. Nothing is begun before the first poll.
+/// Makes a future of a builder, so that it can be spawned and collected as it is. Nothing is begun
+/// before the first poll.
 macro_rules! future {
     ($builder:ident => $output:ty) => {
         impl Future for $builder {
@@ -109,7 +114,8 @@ pub struct Acquire {
     running: Option<Acquiring<LockHandle>>,
 }
 
-/// A lock about to be tried: see [`DistributedLock::try_acquire`](crate::DistributedLock::try_acquire).
+/// A lock about to be tried: see
+/// [`DistributedLock::try_acquire`](crate::DistributedLock::try_acquire).
 #[must_use = "nothing happens until it is awaited"]
 pub struct TryAcquire {
     engine: Arc<Engine>,
@@ -174,16 +180,18 @@ impl Acquire {
         })
     }
 
-    /// Takes the lock, runs `work` under it, and gives it back. The work is dropped if the lock is lost.
+    /// Takes the lock, runs `work` under it, and gives it back. The work is dropped if the lock is
+    /// lost.
     ///
-    /// The work gets a [`Held`]: fence, deadline, loss. Work that blocks its thread cannot be stopped: let what it writes
-    /// to check the fence.
+    /// The work gets a [`Held`]: fence, deadline, loss. Work that blocks its thread cannot be
+    /// stopped: let what it writes to check the fence.
     ///
     /// # Errors
-    /// Those of acquiring; [`Lost`](crate::ErrorKind::Lost) if the lock was lost before the work had ended, whether that
-    /// stopped the work, came to light when it was done (it had blocked its thread, or the machine slept), or is what the
-    /// store says of the release: somebody else may have worked at the same time, so the outcome of the work is dropped.
-    /// A store that cannot be reached for the release is no error, if the work had ended before its deadline.
+    /// Those of acquiring; [`Lost`](crate::ErrorKind::Lost) if the lock was lost before the work
+    /// had ended, whether that stopped the work, came to light when it was done (it had blocked its
+    /// thread, or the machine slept), or is what the store says of the release: somebody else may
+    /// have worked at the same time, so the outcome of the work is dropped. A store that cannot be
+    /// reached for the release is no error, if the work had ended before its deadline.
     ///
     /// # Cancel safety
     /// If the future is dropped, so is the work, and the lock is given back in the background.
@@ -214,7 +222,8 @@ async fn under<W: Future>(
     work: impl FnOnce(Held) -> W,
 ) -> Result<W::Output, LockError> {
     let held = handle.held();
-    // Loss is looked at first: work that is woken together with the loss does not get to run once more.
+    // Loss is looked at first: work that is woken together with the loss does not get to run once
+    // more.
     let ended = tokio::select! {
         biased;
         loss = held.lost() => Err(loss),
@@ -259,7 +268,8 @@ impl TryAcquire {
         })
     }
 
-    /// As [`Acquire::run`], if the lock can be had at once: `Ok(None)` if it is busy, and nothing was run.
+    /// As [`Acquire::run`], if the lock can be had at once: `Ok(None)` if it is busy, and nothing
+    /// was run.
     ///
     /// # Errors
     /// As [`Acquire::run`], without `Timeout`.

@@ -15,8 +15,8 @@ use crate::model::owner::Owner;
 use crate::model::retry::RetryPolicy;
 use crate::store::{Backend, Liveness, OpenStore};
 
-/// A [`DistributedLock`] in the making: where its store comes from, and the options that all its locks
-/// share.
+/// A [`DistributedLock`] in the making: where its store comes from, and the options that all its
+/// locks share.
 ///
 /// It ends with [`build`](Self::build) if the store is there, otherwise with
 /// [`connect`](Self::connect).
@@ -58,8 +58,8 @@ impl<S> Builder<S> {
     /// of the prefix (an accent, for one) is [`InvalidKey`](crate::ErrorKind::InvalidKey). The two
     /// together may have [`Key::MAX_BYTES`].
     ///
-    /// A store may put a prefix of its own before this one (`holdtight:` on Redis). To share locks with other
-    /// programs, set that one, in the store's URL: `redis://localhost?prefix=lock:`.
+    /// A store may put a prefix of its own before this one (`holdtight:` on Redis). To share locks
+    /// with other programs, set that one, in the store's URL: `redis://localhost?prefix=lock:`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.options.prefix = prefix.into();
         self
@@ -126,15 +126,16 @@ impl<S> Builder<S> {
         self
     }
 
-    /// Calls `sink` for everything that happens to a lock. It should be quick: what a caller does waits for it, renewals and
-    /// background releases do not. If it panics, nothing is harmed.
+    /// Calls `sink` for everything that happens to a lock. It should be quick: what a caller does
+    /// waits for it, renewals and background releases do not. If it panics, nothing is harmed.
     /// Events carry a hash of the key; see [`reveal_keys`](Self::reveal_keys).
     pub fn on_event(mut self, sink: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         self.events.watch(sink);
         self
     }
 
-    /// Lets those events show their keys for which `show` says yes. Default: they carry a hash of the key only.
+    /// Lets those events show their keys for which `show` says yes. Default: they carry a hash of
+    /// the key only.
     ///
     /// It is asked once for each event; if it panics, that event shows a hash.
     pub fn reveal_keys(
@@ -187,8 +188,9 @@ impl Builder {
     /// Checks the options.
     ///
     /// # Errors
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a limit that the store does not allow;
-    /// [`InvalidKey`](crate::ErrorKind::InvalidKey) for a prefix that could not stand in a key.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a limit that the store does not
+    /// allow; [`InvalidKey`](crate::ErrorKind::InvalidKey) for a prefix that could not stand in a
+    /// key.
     pub fn build(mut self) -> Result<DistributedLock, LockError> {
         let store = self.store.capabilities();
         self.options.acquire.check(&store)?;

@@ -1,7 +1,7 @@
 //! Leader election: whoever holds the lock leads, and stops leading before anybody else can.
 //!
-//! A leader is a holder with a name for it. All safety is the lock's; this file only adds the way of speaking, and
-//! a loop that campaigns again after a loss.
+//! A leader is a holder with a name for it. All safety is the lock's; this file only adds the way
+//! of speaking, and a loop that campaigns again after a loss.
 
 use std::fmt;
 use std::time::Duration;
@@ -125,12 +125,15 @@ impl Election {
         acquire
     }
 
-    /// Leads whenever it can: campaigns, runs `work(held)` while it leads, and campaigns again if the post was lost.
+    /// Leads whenever it can: campaigns, runs `work(held)` while it leads, and campaigns again if
+    /// the post was lost.
     ///
-    /// The work is dropped when the post is lost, before anybody else can lead. It ends when the work ends by itself;
-    /// then the post is given up. A store that cannot be reached for a while is no reason to end: it goes on campaigning.
+    /// The work is dropped when the post is lost, before anybody else can lead. It ends when the
+    /// work ends by itself; then the post is given up. A store that cannot be reached for a while
+    /// is no reason to end: it goes on campaigning.
     ///
-    /// Work that ended by itself after the post was lost, in whatever way, does not count: it campaigns again.
+    /// Work that ended by itself after the post was lost, in whatever way, does not count: it
+    /// campaigns again.
     ///
     /// # Errors
     /// What the store reports while campaigning, if it will not pass.
@@ -223,7 +226,8 @@ impl Leadership {
         self.handle.is_held()
     }
 
-    /// Resolves when the post is lost, as [`LockHandle::lost`] says: it aims to come before anybody else can lead.
+    /// Resolves when the post is lost, as [`LockHandle::lost`] says: it aims to come before anybody
+    /// else can lead.
     ///
     /// # Cancel safety
     /// Cancel-safe.

@@ -1,4 +1,5 @@
-//! A value that refuses stale holders: what every resource behind a lock should do, in memory, for tests and as a model.
+//! A value that refuses stale holders: what every resource behind a lock should do, in memory, for
+//! tests and as a model.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,8 +8,8 @@ use crate::model::fence::Fence;
 
 /// A value together with the largest fence that was seen with it.
 ///
-/// A write under a smaller fence is refused: it comes from a holder that was paused past its lease. The same holder
-/// may write as often as it likes.
+/// A write under a smaller fence is refused: it comes from a holder that was paused past its lease.
+/// The same holder may write as often as it likes.
 ///
 /// ```
 /// use holdtight_core::{Fence, FencedRegister};
@@ -32,13 +33,15 @@ impl<T> FencedRegister<T> {
     /// Changes the value under `fence`. If `change` panics, the value stays as that left it.
     ///
     /// # Errors
-    /// [`NotHeld`](crate::ErrorKind::NotHeld) if a later holder was here already; the value is as before.
+    /// [`NotHeld`](crate::ErrorKind::NotHeld) if a later holder was here already; the value is as
+    /// before.
     pub fn write<R>(&self, fence: Fence, change: impl FnOnce(&mut T) -> R) -> Result<R, LockError> {
         Ok(change(&mut self.enter(fence)?.1))
     }
 
-    /// The value, read under `fence`: from now on every earlier holder is refused. For work that reads, thinks, and then
-    /// [writes](Self::write): a late write of an earlier holder cannot come in between and be overwritten unseen.
+    /// The value, read under `fence`: from now on every earlier holder is refused. For work that
+    /// reads, thinks, and then [writes](Self::write): a late write of an earlier holder cannot come
+    /// in between and be overwritten unseen.
     ///
     /// # Errors
     /// As [`write`](Self::write).

@@ -53,23 +53,27 @@ impl DistributedLock {
         Self { engine }
     }
 
-    /// Takes the lock, waiting for it as the policy says. Add options, then `.await`, or [`run`](Acquire::run) work.
+    /// Takes the lock, waiting for it as the policy says. Add options, then `.await`, or
+    /// [`run`](Acquire::run) work.
     ///
     /// # Errors
-    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder if it stayed busy; [`InvalidKey`](crate::ErrorKind::InvalidKey)
-    /// and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) before any I/O; what the store reports otherwise.
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder if it stayed busy;
+    /// [`InvalidKey`](crate::ErrorKind::InvalidKey) and
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) before any I/O; what the store reports
+    /// otherwise.
     ///
     /// # Cancel safety
-    /// Cancel-safe at every await point: whatever the store may have granted is given back in the background.
+    /// Cancel-safe at every await point: whatever the store may have granted is given back in the
+    /// background.
     pub fn acquire(&self, key: impl AsRef<str>) -> Acquire {
         Acquire::new(&self.engine, key.as_ref())
     }
 
     /// Asks for the lock once: `Ok(None)` if it is busy.
     ///
-    /// **Keep what it returns.** `if lock.try_acquire(key).await?.is_some() { … }` holds the lock while it looks and not while
-    /// it works, and the compiler does not warn of it; write `let Some(handle) = … else { … }`, or
-    /// [`run`](TryAcquire::run) the work.
+    /// **Keep what it returns.** `if lock.try_acquire(key).await?.is_some() { … }` holds the lock
+    /// while it looks and not while it works, and the compiler does not warn of it; write `let
+    /// Some(handle) = … else { … }`, or [`run`](TryAcquire::run) the work.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), without `Timeout`.
@@ -80,7 +84,8 @@ impl DistributedLock {
         TryAcquire::new(&self.engine, key.as_ref())
     }
 
-    /// Takes several locks, all or none, without deadlock whatever others ask for and in whatever order.
+    /// Takes several locks, all or none, without deadlock whatever others ask for and in whatever
+    /// order.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire); a `Timeout` names the lock that was busy last.
@@ -130,7 +135,8 @@ impl DistributedLock {
         self.acquire(key).run(work).await
     }
 
-    /// Whether anybody holds the lock now. By the time it is read the answer may be old: to *get* the lock, try.
+    /// Whether anybody holds the lock now. By the time it is read the answer may be old: to *get*
+    /// the lock, try.
     ///
     /// # Errors
     /// What the store reports.
@@ -174,11 +180,13 @@ impl DistributedLock {
     ///
     /// # Errors
     /// [`InvalidKey`](crate::ErrorKind::InvalidKey) if no key can begin so,
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) where the store cannot list; what it reports otherwise.
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) where the store cannot list; what it reports
+    /// otherwise.
     pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockInfo>, LockError> {
         let prefix = match prefix.as_ref() {
             "" => self.engine.prefix.clone(),
-            // In the form in which the store has its keys: two spellings of one text find the same locks.
+            // In the form in which the store has its keys: two spellings of one text find the same
+            // locks.
             text => self.engine.key(text)?.as_str().to_owned(),
         };
         let held = self.step("list", None, |store| store.list(prefix, LIST_LIMIT)).await?;
@@ -212,27 +220,29 @@ impl DistributedLock {
         answer.map(|_| fence.is_some())
     }
 
-    /// Takes up the lock of `token`, which was [detached](LockHandle::detach) here or in another process, and keeps it as
-    /// if it had been acquired here.
+    /// Takes up the lock of `token`, which was [detached](LockHandle::detach) here or in another
+    /// process, and keeps it as if it had been acquired here.
     ///
-    /// **This uses the token up.** The lock moves to a new secret, with a new and larger [fence](LockHandle::fence): a
-    /// second `resume` of the same token is [`NotHeld`](crate::ErrorKind::NotHeld), wherever it comes from, and what was
-    /// done under the old fence is refused from now on by whatever checks fences. A handle whose
-    /// [`token`](LockHandle::token) is resumed has lost its lock: at once if that happens through the same
-    /// `DistributedLock`, otherwise it is told at its next renewal.
+    /// **This uses the token up.** The lock moves to a new secret, with a new and larger
+    /// [fence](LockHandle::fence): a second `resume` of the same token is
+    /// [`NotHeld`](crate::ErrorKind::NotHeld), wherever it comes from, and what was done under the
+    /// old fence is refused from now on by whatever checks fences. A handle whose
+    /// [`token`](LockHandle::token) is resumed has lost its lock: at once if that happens through
+    /// the same `DistributedLock`, otherwise it is told at its next renewal.
     ///
-    /// TTL, renewal and `max_hold` are those of this `DistributedLock`, whatever the first holder had.
+    /// TTL, renewal and `max_hold` are those of this `DistributedLock`, whatever the first holder
+    /// had.
     ///
     /// # Errors
-    /// [`NotHeld`](crate::ErrorKind::NotHeld) if its lease is over, or the token was used up, or a call elsewhere that was
-    /// given up has not handed the lock back yet;
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) where the store cannot move a lock to another owner; what the store
-    /// reports otherwise, after an outage was tolerated for as long as the retry policy says. Then the lock goes back to
-    /// its token, and the call can be repeated.
+    /// [`NotHeld`](crate::ErrorKind::NotHeld) if its lease is over, or the token was used up, or a
+    /// call elsewhere that was given up has not handed the lock back yet;
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) where the store cannot move a lock to another
+    /// owner; what the store reports otherwise, after an outage was tolerated for as long as the
+    /// retry policy says. Then the lock goes back to its token, and the call can be repeated.
     ///
     /// # Cancel safety
-    /// Cancel-safe: if the future is dropped, the lock goes back to its token in the background, with a lease as long as
-    /// asked for here.
+    /// Cancel-safe: if the future is dropped, the lock goes back to its token in the background,
+    /// with a lease as long as asked for here.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), holdtight_core::LockError> {
@@ -259,7 +269,8 @@ impl DistributedLock {
     /// As [`resume`](Self::resume), with a TTL of its own.
     ///
     /// # Errors
-    /// As [`resume`](Self::resume), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a TTL outside the limits.
+    /// As [`resume`](Self::resume), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a
+    /// TTL outside the limits.
     ///
     /// # Cancel safety
     /// As [`resume`](Self::resume).
@@ -300,12 +311,12 @@ impl DistributedLock {
         answer
     }
 
-    /// Gives back the lock of `token`. A handle of this `DistributedLock` that still held it has lost it at once, one
-    /// elsewhere is told at its next renewal.
+    /// Gives back the lock of `token`. A handle of this `DistributedLock` that still held it has
+    /// lost it at once, one elsewhere is told at its next renewal.
     ///
     /// # Errors
-    /// [`NotHeld`](crate::ErrorKind::NotHeld) if it was not held under this token any more; what the store reports
-    /// otherwise.
+    /// [`NotHeld`](crate::ErrorKind::NotHeld) if it was not held under this token any more; what
+    /// the store reports otherwise.
     pub async fn release_token(&self, token: &LockToken) -> Result<(), LockError> {
         let key = token.key();
         let release = |store: Arc<dyn Backend>| {
@@ -322,13 +333,15 @@ impl DistributedLock {
         answer
     }
 
-    /// Frees a lock, whoever holds it, if its fence is still `fence`, as [`lookup`](Self::lookup) showed it.
+    /// Frees a lock, whoever holds it, if its fence is still `fence`, as [`lookup`](Self::lookup)
+    /// showed it.
     ///
-    /// A handle of this `DistributedLock` has lost it at once. A holder elsewhere learns of it at the next renewal and may
-    /// be at work until then: the fence is what protects.
+    /// A handle of this `DistributedLock` has lost it at once. A holder elsewhere learns of it at
+    /// the next renewal and may be at work until then: the fence is what protects.
     ///
     /// # Errors
-    /// [`NotHeld`](crate::ErrorKind::NotHeld) if it is not held with that fence; what the store reports otherwise.
+    /// [`NotHeld`](crate::ErrorKind::NotHeld) if it is not held with that fence; what the store
+    /// reports otherwise.
     pub async fn force_release(&self, key: impl AsRef<str>, fence: Fence) -> Result<(), LockError> {
         let key = self.engine.key(key.as_ref())?;
         let release = |store: Arc<dyn Backend>| {
@@ -357,12 +370,14 @@ impl DistributedLock {
         self.step("probe", None, |store| store.probe()).await
     }
 
-    /// Refuses new locks, and waits for the releases that are still under way: at most five seconds.
+    /// Refuses new locks, and waits for the releases that are still under way: at most five
+    /// seconds.
     ///
     /// Locks that are held stay held until their handles are dropped.
     ///
     /// # Errors
-    /// [`Unavailable`](crate::ErrorKind::Unavailable) if some releases could not be confirmed; their leases end by themselves.
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) if some releases could not be confirmed;
+    /// their leases end by themselves.
     ///
     /// # Cancel safety
     /// Cancel-safe: the releases go on.

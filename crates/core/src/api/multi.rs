@@ -1,14 +1,16 @@
 //! Several locks at once, all or none, without deadlock.
 //!
-//! Where the store can, all are taken in one step. If that is in vain, or cannot be done: wait for one, try the rest, and if
-//! one of those is busy give all back and wait for *that* one next. Waiting is done by the wait loop, one key at a time,
-//! because a store wakes those who stand in its line.
+//! Where the store can, all are taken in one step. If that is in vain, or cannot be done: wait for
+//! one, try the rest, and if one of those is busy give all back and wait for *that* one next.
+//! Waiting is done by the wait loop, one key at a time, because a store wakes those who stand in
+//! its line.
 //!
-//! Whoever gives back what it has needs a moment at which all others are free, which may never come where each of them
-//! is in use all the time. So after a few rounds in vain the keys are taken in sorted order, and each is *waited for while
-//! the smaller ones are held*. Sets among themselves cannot come to a deadlock by that; but somebody may hold one of the
-//! later keys and wait for one of the earlier. So that wait has a limit, which grows from round to round, and then all is
-//! given back: a deadlock dissolves.
+//! Whoever gives back what it has needs a moment at which all others are free, which may never come
+//! where each of them is in use all the time. So after a few rounds in vain the keys are taken in
+//! sorted order, and each is *waited for while the smaller ones are held*. Sets among themselves
+//! cannot come to a deadlock by that; but somebody may hold one of the later keys and wait for one
+//! of the earlier. So that wait has a limit, which grows from round to round, and then all is given
+//! back: a deadlock dissolves.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -44,7 +46,8 @@ use crate::store::{Intent, Liveness, ManyAttempt};
 /// The most locks that can be taken at once.
 const MOST: usize = 64;
 
-/// Several locks about to be taken: see [`DistributedLock::acquire_all`](crate::DistributedLock::acquire_all).
+/// Several locks about to be taken: see
+/// [`DistributedLock::acquire_all`](crate::DistributedLock::acquire_all).
 #[must_use = "nothing happens until it is awaited"]
 pub struct AcquireAll {
     engine: Arc<Engine>,
@@ -58,7 +61,8 @@ wait_options!(AcquireAll);
 
 /// Several held locks, sorted by key. Dropping it gives all of them back.
 ///
-/// If one is lost, none can be trusted: [`is_held`](Self::is_held) and [`lost`](Self::lost) speak for all.
+/// If one is lost, none can be trusted: [`is_held`](Self::is_held) and [`lost`](Self::lost) speak
+/// for all.
 #[derive(Debug)]
 #[must_use = "a set that is dropped gives its locks back at once"]
 pub struct LockSet {
@@ -89,11 +93,12 @@ impl AcquireAll {
         })
     }
 
-    /// Takes all locks, runs `work` under them, and gives them back. The work is dropped if any of them is lost.
+    /// Takes all locks, runs `work` under them, and gives them back. The work is dropped if any of
+    /// them is lost.
     ///
     /// # Errors
-    /// Those of acquiring; [`Lost`](ErrorKind::Lost) if any of them was lost before the work had ended, in whatever way:
-    /// see [`Acquire::run`](crate::Acquire::run).
+    /// Those of acquiring; [`Lost`](ErrorKind::Lost) if any of them was lost before the work had
+    /// ended, in whatever way: see [`Acquire::run`](crate::Acquire::run).
     ///
     /// # Cancel safety
     /// If the future is dropped, so is the work, and the locks are given back in the background.
@@ -116,7 +121,8 @@ impl AcquireAll {
 
 future!(AcquireAll => LockSet);
 
-/// The keys as the user wrote them, checked, without repetition, in an order that is the same for everybody.
+/// The keys as the user wrote them, checked, without repetition, in an order that is the same for
+/// everybody.
 fn sorted(engine: &Engine, keys: &[String]) -> Result<Vec<Key>, LockError> {
     let mut checked = keys.iter().map(|key| engine.key(key)).collect::<Result<Vec<_>, _>>()?;
     checked.sort();
@@ -219,7 +225,8 @@ impl MultiAcquire {
                     vain = Some((n, error));
                     break;
                 }
-                // Alone it would have been asked for again: so is the set. The first one was, for as long as may be.
+                // Alone it would have been asked for again: so is the set. The first one was, for
+                // as long as may be.
                 Err(error) if self.tolerates(n, &error, handles.is_empty().then_some(asked)) => {
                     vain = Some((n, error));
                     break;
@@ -244,7 +251,8 @@ impl MultiAcquire {
         Ok(Err(vain))
     }
 
-    /// Whether an error of a key will pass, and has not lasted for too long: since `begun`, or since now.
+    /// Whether an error of a key will pass, and has not lasted for too long: since `begun`, or
+    /// since now.
     fn tolerates(&mut self, key: usize, error: &LockError, begun: Option<Moment>) -> bool {
         let now = self.engine.clock.now();
         let before = self.outage.filter(|(of, _)| *of == key);
@@ -289,7 +297,8 @@ impl MultiAcquire {
         Err(error)
     }
 
-    /// Asks the store once. Whoever may wait goes on one by one: where only those in line are woken, nobody else has a turn.
+    /// Asks the store once. Whoever may wait goes on one by one: where only those in line are
+    /// woken, nobody else has a turn.
     async fn ask_once(&self, keys: &[Key]) -> Result<Asked, LockError> {
         let engine = &self.engine;
         let mut claim = self.claim(keys)?;
@@ -460,7 +469,8 @@ impl LockSet {
     /// Gives all of them back.
     ///
     /// # Errors
-    /// [`Lost`](ErrorKind::Lost) if any of them was not ours any more, otherwise the first error; all are tried.
+    /// [`Lost`](ErrorKind::Lost) if any of them was not ours any more, otherwise the first error;
+    /// all are tried.
     ///
     /// # Cancel safety
     /// Cancel-safe: if the future is dropped, the releases go on in the background.

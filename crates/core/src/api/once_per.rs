@@ -17,15 +17,17 @@ use crate::model::lease;
 const SHORTEST_TURN: Duration = Duration::from_secs(1);
 
 impl DistributedLock {
-    /// Runs `work` unless it was run within the last `period`, here or anywhere else: `Ok(None)` if it was.
+    /// Runs `work` unless it was run within the last `period`, here or anywhere else: `Ok(None)` if
+    /// it was.
     ///
-    /// The period counts from the start of the work, and ends by the store's clock: no earlier, and later only by what a
-    /// lease of the store is rounded up to. Work that takes longer than the period keeps the lock until it is done. Work
-    /// that is stopped by a loss, or panics, does not count: the lock is given back.
+    /// The period counts from the start of the work, and ends by the store's clock: no earlier, and
+    /// later only by what a lease of the store is rounded up to. Work that takes longer than the
+    /// period keeps the lock until it is done. Work that is stopped by a loss, or panics, does not
+    /// count: the lock is given back.
     ///
     /// # Errors
-    /// As [`Acquire::run`](crate::Acquire::run), without `Timeout`; [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a period of more
-    /// than 24 hours.
+    /// As [`Acquire::run`](crate::Acquire::run), without `Timeout`;
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a period of more than 24 hours.
     ///
     /// # Cancel safety
     /// If the future is dropped, so is the work, and the period is over.
@@ -53,17 +55,19 @@ impl DistributedLock {
             out = work(turn.held()) => out,
         };
         held.check()?;
-        // The work was done in time, whatever becomes of its period; if that is cut short, the log says so.
+        // The work was done in time, whatever becomes of its period; if that is cut short, the log
+        // says so.
         done(turn.done().await)?;
         Ok(Some(out))
     }
 
-    /// As [`once_per`](Self::once_per), for work that is not one future: `Ok(None)` if this period had its turn. The turn
-    /// says when the work was [done](Turn::done); nobody stops the work if its lock is lost.
+    /// As [`once_per`](Self::once_per), for work that is not one future: `Ok(None)` if this period
+    /// had its turn. The turn says when the work was [done](Turn::done); nobody stops the work if
+    /// its lock is lost.
     ///
     /// # Errors
-    /// As [`try_acquire`](Self::try_acquire), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a period outside
-    /// the store's limits.
+    /// As [`try_acquire`](Self::try_acquire), and
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a period outside the store's limits.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
@@ -115,11 +119,12 @@ impl Turn {
         self.handle.held()
     }
 
-    /// The work was done: nobody gets another turn before the period is over, counted from when this one began.
+    /// The work was done: nobody gets another turn before the period is over, counted from when
+    /// this one began.
     ///
     /// # Errors
-    /// [`Lost`](crate::ErrorKind::Lost) if the lock was lost before: somebody else may have done the work as well. Other
-    /// kinds if the store did not answer: the period may be cut short.
+    /// [`Lost`](crate::ErrorKind::Lost) if the lock was lost before: somebody else may have done
+    /// the work as well. Other kinds if the store did not answer: the period may be cut short.
     ///
     /// # Cancel safety
     /// If the future is dropped, the period may be cut short.

@@ -1,7 +1,8 @@
 //! The wait loop: from the request for a lock to a held one, a refusal, or an error.
 //!
-//! It mixes the store's answers with wake-ups, the retry timer and the deadline. Dropped at any await
-//! point it leaves nothing behind: its [`Claim`] settles what the store may have granted or queued.
+//! It mixes the store's answers with wake-ups, the retry timer and the deadline. Dropped at any
+//! await point it leaves nothing behind: its [`Claim`] settles what the store may have granted or
+//! queued.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +60,8 @@ pub(crate) async fn acquire(
     }
     let span = watched(|| tracing::debug_span!("acquire", %key, store = engine.store.name));
     let mut call = AcquireLoop::new(Claim::draw(engine, key, options)?);
-    // An unwatched span is not entered: moving the future into it would cost a tenth of the whole call.
+    // An unwatched span is not entered: moving the future into it would cost a tenth of the whole
+    // call.
     let outcome = match &span {
         None => call.run().await,
         Some(span) => Box::pin(call.run()).instrument(Span::clone(span)).await,
@@ -133,7 +135,8 @@ impl AcquireLoop {
                 };
             self.waiting.get_or_insert_with(|| Waiting::new(self.claim.engine.store.name));
             self.claim.engine.patrol();
-            // Whoever shut the queue did it before or after we entered: in both cases we hear of it.
+            // Whoever shut the queue did it before or after we entered: in both cases we hear of
+            // it.
             self.claim.engine.check_open().map_err(|_| self.closed())?;
             let turn = match self.claim.request.options.wait {
                 Some(_) => {
@@ -155,9 +158,9 @@ impl AcquireLoop {
                 }
                 Some(Turn::Contend(front, why)) => break (front, why),
                 Some(Turn::Closed) => return Err(self.closed()),
-                // Still in line at the deadline: one look at the store, which also says who holds it.
-                // The lock may be on its way to us just now. Whoever hands it over finds that we have
-                // left, and passes it on or releases it.
+                // Still in line at the deadline: one look at the store, which also says who holds
+                // it. The lock may be on its way to us just now. Whoever hands it over finds that
+                // we have left, and passes it on or releases it.
                 None => {
                     self.claim.redraw()?;
                     return self.try_once(None).await;
@@ -191,7 +194,8 @@ impl AcquireLoop {
             bell = self.subscribe().await;
             intent = Intent::Queue;
         }
-        // Once a pause was made: by the timers' own clock, when it began, and how long the wait still was.
+        // Once a pause was made: by the timers' own clock, when it began, and how long the wait
+        // still was.
         let mut paused: Option<(tokio::time::Instant, Duration)> = None;
         let now = || self.claim.engine.clock.now();
         if why == Why::Yielded || self.claim.engine.courtesy.is_owed(&self.claim.request.key, now) {
@@ -207,7 +211,8 @@ impl AcquireLoop {
                     {
                         return self.admit(lease, sent_at, Some(front));
                     }
-                    // The answer came after the lease was over. The next attempt, under the same secret, tells.
+                    // The answer came after the lease was over. The next attempt, under the same
+                    // secret, tells.
                     self.claim.expect_traces();
                 }
                 Tried::Busy(busy) => {
@@ -234,7 +239,8 @@ impl AcquireLoop {
                 Tried::Failed(error) => self.tolerate(error)?,
             }
             let now = self.claim.engine.clock.now();
-            // A test that pauses tokio's clock, and not the one of the leases, would ask for as long as the latter takes.
+            // A test that pauses tokio's clock, and not the one of the leases, would ask for as
+            // long as the latter takes.
             let is_over =
                 now >= self.deadline || paused.is_some_and(|(since, left)| since.elapsed() >= left);
             if is_over || self.claim.request.options.retry.exhausted(self.retries) {
@@ -370,7 +376,8 @@ impl AcquireLoop {
     fn explain(&self, error: LockError) -> LockError {
         let now = self.claim.engine.clock.now();
         let elapsed = now.since(self.started);
-        // The last error may say that nothing was done, and be right; but it speaks for the last attempt only.
+        // The last error may say that nothing was done, and be right; but it speaks for the last
+        // attempt only.
         let error = if self.claim.is_unresolved() && error.kind().is_transient() {
             let left = self.claim.until().since(now);
             LockError::ambiguous(format!(

@@ -1,7 +1,8 @@
 //! Background work: finishes in the background what a caller left unfinished, above all releases.
 //!
-//! Handing work over is synchronous, cannot fail, and needs no runtime: dropping a handle in a destructor, after
-//! a panic or outside of async code is all the same. What the work is, is decided in [`settle`](crate::engine::settle) and [`release`](crate::engine::release).
+//! Handing work over is synchronous, cannot fail, and needs no runtime: dropping a handle in a
+//! destructor, after a panic or outside of async code is all the same. What the work is, is decided
+//! in [`settle`](crate::engine::settle) and [`release`](crate::engine::release).
 
 use std::fmt;
 use std::future::Future;
@@ -45,7 +46,8 @@ impl Yard {
     }
 }
 
-/// A chore that is counted until it is done, however it ends: also when its runtime is shut down under it.
+/// A chore that is counted until it is done, however it ends: also when its runtime is shut down
+/// under it.
 struct Bound {
     chore: Option<Chore>,
     yard: Arc<Yard>,
@@ -77,7 +79,8 @@ impl Background {
         Self { runtime, yard: Arc::default() }
     }
 
-    /// Takes a chore over. Never blocks, never panics. In a forked child there is nothing to do: the parent does it.
+    /// Takes a chore over. Never blocks, never panics. In a forked child there is nothing to do:
+    /// the parent does it.
     pub(crate) fn submit(&self, chore: Chore) {
         if self.runtime.is_inherited() {
             std::mem::forget(chore);
@@ -90,9 +93,10 @@ impl Background {
         }
     }
 
-    /// Takes over what a caller has begun. That goes on where the caller was, because its timers and sockets are there. If
-    /// it is cut off, or gets nowhere within `limit`, because that runtime is shut down or nobody drives it, `heir` does
-    /// what is left to do, and is safe to run beside it.
+    /// Takes over what a caller has begun. That goes on where the caller was, because its timers
+    /// and sockets are there. If it is cut off, or gets nowhere within `limit`, because that
+    /// runtime is shut down or nobody drives it, `heir` does what is left to do, and is safe to run
+    /// beside it.
     pub(crate) fn take_over(&self, begun: Chore, limit: Duration, heir: Chore) {
         if self.runtime.is_inherited() {
             std::mem::forget((begun, heir));

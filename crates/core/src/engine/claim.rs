@@ -2,7 +2,8 @@
 //! nothing can be left of it in the store.
 //!
 //! A secret has one owner at a time: the claim of the call that drew it, then the lock's holder, or
-//! else the [settling](crate::engine::settle) in the background. Nobody else asks the store under it.
+//! else the [settling](crate::engine::settle) in the background. Nobody else asks the store under
+//! it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +23,8 @@ use crate::store::{Intent, Liveness, Reply};
 
 /// One call's claim on a lock. `T` is what the store answers.
 ///
-/// Dropping it, at whatever point, leaves nothing behind: requests that are on their way are seen to
-/// their end, and what the store may hold is settled.
+/// Dropping it, at whatever point, leaves nothing behind: requests that are on their way are seen
+/// to their end, and what the store may hold is settled.
 pub(crate) struct Claim<T: Send + 'static> {
     pub(crate) engine: Arc<Engine>,
     pub(crate) request: LockRequest,
@@ -76,16 +77,16 @@ impl<T: Send + 'static> Claim<T> {
         Ok(claim)
     }
 
-    /// Goes on under another secret, before anything was asked under this one. It belongs to another
-    /// owner: it stood in line, and may have been called out of it.
+    /// Goes on under another secret, before anything was asked under this one. It belongs to
+    /// another owner: it stood in line, and may have been called out of it.
     pub(crate) fn redraw(&mut self) -> Result<(), LockError> {
         let (key, options) = (self.request.key.clone(), Arc::clone(&self.request.options));
         self.request = LockRequest::new(key, Secret::generate()?, options);
         Ok(())
     }
 
-    /// Asks the store by the request that `ask` makes, and waits for the answer for `limit`. Returns
-    /// when it left: the answer counts from then.
+    /// Asks the store by the request that `ask` makes, and waits for the answer for `limit`.
+    /// Returns when it left: the answer counts from then.
     ///
     /// `step` names it for those who count errors.
     pub(crate) async fn ask(
@@ -136,8 +137,8 @@ impl<T: Send + 'static> Claim<T> {
         self.last_sent.after(self.request.options.ttl)
     }
 
-    /// The lock is granted: from here on the secret is its holder's. Says whether a request under it
-    /// may still arrive.
+    /// The lock is granted: from here on the secret is its holder's. Says whether a request under
+    /// it may still arrive.
     ///
     /// It is looked for when the lock was given back, and not before: until then the secret is the
     /// holder's alone.

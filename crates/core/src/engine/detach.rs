@@ -1,4 +1,5 @@
-//! A lock that lives on by its lease alone: left to whoever has its token, or as a cooldown to nobody.
+//! A lock that lives on by its lease alone: left to whoever has its token, or as a cooldown to
+//! nobody.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,9 +29,9 @@ impl Hold {
             self.let_run(ttl).await?;
             return Ok(token);
         }
-        // A request under this secret may still be on its way, and would make a used token good again.
-        // So the token gets another secret, and the old one is looked after as if the lock had been
-        // released.
+        // A request under this secret may still be on its way, and would make a used token good
+        // again. So the token gets another secret, and the old one is looked after as if the lock
+        // had been released.
         let (key, options) = (grant.key.clone(), Arc::clone(&grant.options));
         let mut claim = Claim::draw(Arc::clone(&engine), key.clone(), options)?;
         let secret = claim.request.secret.clone();
@@ -79,8 +80,8 @@ impl Hold {
         self.forget()
     }
 
-    /// Leaves the lock to whoever knows `secret`, and be it nobody: then it has no claim. It ends with
-    /// a lease of just `ttl`: its own, which may be longer, could not be cut short.
+    /// Leaves the lock to whoever knows `secret`, and be it nobody: then it has no claim. It ends
+    /// with a lease of just `ttl`: its own, which may be longer, could not be cut short.
     async fn leave(
         self,
         ttl: Duration,

@@ -1,7 +1,8 @@
 //! What happens to locks, for whoever wants to watch: one callback, in the order things happen.
 //!
-//! Keys may name customers, so an event carries a hash of its key unless the user lets it show more. A callback that
-//! panics harms nobody. Logs go through `tracing` at the places where things happen, counts through the meter.
+//! Keys may name customers, so an event carries a hash of its key unless the user lets it show
+//! more. A callback that panics harms nobody. Logs go through `tracing` at the places where things
+//! happen, counts through the meter.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -79,7 +80,8 @@ pub struct Event<'a> {
     pub store: &'static str,
     /// To which lock; `None` unless [`reveal_keys`](crate::Builder::reveal_keys) allows it.
     pub key: Option<&'a Key>,
-    /// The fence of the grant, once there is one. It identifies the grant, so that no trace of the secret is needed.
+    /// The fence of the grant, once there is one. It identifies the grant, so that no trace of the
+    /// secret is needed.
     pub fence: Option<Fence>,
     /// How often the store was asked so far, where that is known.
     pub attempts: Option<u32>,
@@ -89,7 +91,8 @@ pub struct Event<'a> {
 }
 
 impl Event<'_> {
-    /// A stand-in for the key: 24 hexadecimal digits of SHA-256. The same key has the same hash in every process.
+    /// A stand-in for the key: 24 hexadecimal digits of SHA-256. The same key has the same hash in
+    /// every process.
     ///
     /// It hides keys from casual readers, not from those who can guess them.
     pub fn key_hash(&self) -> String {
@@ -128,8 +131,8 @@ impl Event<'_> {
         )
     }
 
-    /// Why it did not go well, in a word: `locked`, `expired`, `not-found`; `error` for what the store or the caller got
-    /// wrong, of which [`error`](Self::error) says more.
+    /// Why it did not go well, in a word: `locked`, `expired`, `not-found`; `error` for what the
+    /// store or the caller got wrong, of which [`error`](Self::error) says more.
     pub fn reason(&self) -> Option<&'static str> {
         match (self.kind, self.error.map(LockError::kind)) {
             (EventKind::Busy, _) | (EventKind::AcquireFailed, Some(ErrorKind::Timeout)) => {
@@ -164,8 +167,8 @@ pub(crate) fn spans_are_on() -> bool {
     tracing::level_enabled!(tracing::Level::DEBUG)
 }
 
-/// A span that somebody watches. One word, and one look at the level if nobody does: it lives in the futures of every
-/// acquire and release.
+/// A span that somebody watches. One word, and one look at the level if nobody does: it lives in
+/// the futures of every acquire and release.
 #[inline]
 pub(crate) fn watched(span: impl FnOnce() -> Span) -> Option<Box<Span>> {
     if !spans_are_on() {
@@ -203,13 +206,15 @@ impl Events {
         self.store
     }
 
-    /// Who is told, if anybody. `cargo xtask telemetry-cost` compares with a build that tells nobody.
+    /// Who is told, if anybody. `cargo xtask telemetry-cost` compares with a build that tells
+    /// nobody.
     #[inline]
     fn sink(&self) -> Option<&Sink> {
         if cfg!(holdtight_silent) { None } else { self.sink.as_deref() }
     }
 
-    /// Tells of many things at once. Whoever listens may block; in the background nobody else has to wait for that.
+    /// Tells of many things at once. Whoever listens may block; in the background nobody else has
+    /// to wait for that.
     pub(crate) fn aside(&self, tell: impl FnOnce()) {
         if self.sink().is_some() { let_block(tell) } else { tell() }
     }

@@ -1,7 +1,9 @@
-//! Letting others go first: whoever has just given a lock back that other processes wait for does not snatch it again.
+//! Letting others go first: whoever has just given a lock back that other processes wait for does
+//! not snatch it again.
 //!
-//! A waiter of another process has to hear of the release before it can ask. Its rival here could ask at once, and would
-//! win nearly every time: the waiter would be woken in vain, again and again. So the rival waits for a moment.
+//! A waiter of another process has to hear of the release before it can ask. Its rival here could
+//! ask at once, and would win nearly every time: the waiter would be woken in vain, again and
+//! again. So the rival waits for a moment.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

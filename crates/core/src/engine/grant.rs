@@ -129,7 +129,8 @@ impl From<Loss> for End {
 
 const HELD: u8 = 0;
 
-/// Set beside the state once somebody awaits the end. Nobody needs to be told otherwise, as with most locks.
+/// Set beside the state once somebody awaits the end. Nobody needs to be told otherwise, as with
+/// most locks.
 const WATCHED: u8 = 1 << 7;
 
 const NOBODY: u8 = 0;
@@ -162,7 +163,8 @@ pub(crate) struct Grant {
     taken: AtomicBool,
     /// Its holder is moving it to another secret, and the answer is not there yet.
     leaving: AtomicBool,
-    /// When whoever holds it at the moment will have gone on, if polled at all: it is not renewed after that.
+    /// When whoever holds it at the moment will have gone on, if polled at all: it is not renewed
+    /// after that.
     back_by: AtomicU64,
     ended: Notify,
     front: Mutex<Option<LockFront>>,
@@ -178,7 +180,8 @@ impl Grant {
         sent_at: Moment,
         front: Option<LockFront>,
     ) -> Self {
-        // A store may round a lease up, but what it says beyond the lease asked for is not needed, so not trusted.
+        // A store may round a lease up, but what it says beyond the lease asked for is not needed,
+        // so not trusted.
         let ttl = lease.ttl.min(request.options.ttl);
         let hold_until =
             request.options.max_hold.map_or(Moment::FAR_FUTURE, |most| sent_at.after(most));
@@ -218,7 +221,8 @@ impl Grant {
         }
     }
 
-    /// Whether other processes may be waiting for it: unless the store last said that there are none.
+    /// Whether other processes may be waiting for it: unless the store last said that there are
+    /// none.
     pub(crate) fn is_contended(&self) -> bool {
         self.crowd.load(Ordering::Relaxed) != NOBODY
     }
@@ -251,8 +255,8 @@ impl Grant {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Its holder moves it to another secret, perhaps for less than is left of the lease: nobody believes in it any more,
-    /// and that the store does not find it under this secret says nothing.
+    /// Its holder moves it to another secret, perhaps for less than is left of the lease: nobody
+    /// believes in it any more, and that the store does not find it under this secret says nothing.
     pub(crate) fn leave(&self) {
         self.leaving.store(true, Ordering::SeqCst);
     }
@@ -261,8 +265,9 @@ impl Grant {
         self.leaving.load(Ordering::SeqCst)
     }
 
-    /// It is held by a call that waits for something else, until then at most. A call that nobody polls does not notice that
-    /// its time is over, and must not keep the lock for ever. [`Moment::FAR_FUTURE`] takes that back.
+    /// It is held by a call that waits for something else, until then at most. A call that nobody
+    /// polls does not notice that its time is over, and must not keep the lock for ever.
+    /// [`Moment::FAR_FUTURE`] takes that back.
     pub(crate) fn back_by(&self, due: Moment) {
         self.back_by.store(due.as_nanos(), Ordering::Relaxed);
     }
@@ -306,8 +311,8 @@ impl Grant {
 
     /// Resolves when it is lost; never, if it is given back.
     ///
-    /// It looks at the clock itself: a keeper that died with its runtime hides no loss, and neither do timers
-    /// that stood still while the machine slept.
+    /// It looks at the clock itself: a keeper that died with its runtime hides no loss, and neither
+    /// do timers that stood still while the machine slept.
     pub(crate) async fn lost(&self, clock: &dyn Clock) -> Loss {
         loop {
             let ended = self.ended.notified();

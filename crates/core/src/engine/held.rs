@@ -75,7 +75,8 @@ impl Held {
     /// An error if the lock is not held any more: one clock read, to put before every side effect.
     ///
     /// # Errors
-    /// [`Lost`](crate::ErrorKind::Lost), or [`NotHeld`](crate::ErrorKind::NotHeld) after it was given back.
+    /// [`Lost`](crate::ErrorKind::Lost), or [`NotHeld`](crate::ErrorKind::NotHeld) after it was
+    /// given back.
     pub fn check(&self) -> Result<(), LockError> {
         let now = self.engine.clock.now();
         let forked = || self.engine.runtime.is_inherited().then_some(Loss::Forked);
@@ -160,7 +161,8 @@ impl Held {
                 self.check()
             }
             Some(Ok(answer)) => {
-                // Whoever extends what is being detached comes too late, and takes nothing from whoever detaches it.
+                // Whoever extends what is being detached comes too late, and takes nothing from
+                // whoever detaches it.
                 if !(self.grant.is_leaving() && answer == Extension::NotHeld) {
                     self.engine.keeper.lose(&self.grant, Loss::TakenAway);
                 }

@@ -1,5 +1,5 @@
-//! The engine behind a [`DistributedLock`](crate::DistributedLock): the parts that work together, and how a
-//! store's grant becomes a handle.
+//! The engine behind a [`DistributedLock`](crate::DistributedLock): the parts that work together,
+//! and how a store's grant becomes a handle.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -128,7 +128,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Steps of a store need a runtime around them: without one they would panic somewhere in its client.
+    /// Steps of a store need a runtime around them: without one they would panic somewhere in its
+    /// client.
     pub(crate) fn check_runtime() -> Result<(), LockError> {
         tokio::runtime::Handle::try_current().map(drop).map_err(|_| {
             LockError::invalid_config(
@@ -142,7 +143,8 @@ impl Engine {
         self.queue.close();
     }
 
-    /// Sees to it that a caller at the front of a line that is not polled any more does not keep those behind it waiting.
+    /// Sees to it that a caller at the front of a line that is not polled any more does not keep
+    /// those behind it waiting.
     pub(crate) fn patrol(self: &Arc<Self>) {
         if self.patrolled.load(Ordering::Acquire) || self.patrolled.swap(true, Ordering::AcqRel) {
             return;

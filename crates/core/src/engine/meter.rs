@@ -1,4 +1,5 @@
-//! What is counted and timed, through the `metrics` facade; nothing at all without the feature of that name.
+//! What is counted and timed, through the `metrics` facade; nothing at all without the feature of
+//! that name.
 //!
 //! | name | kind | labels |
 //! |---|---|---|

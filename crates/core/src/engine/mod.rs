@@ -2,7 +2,8 @@
 //!
 //! In the order in which things build on each other: [`grant`] is one lock, [`renew`] keeps it,
 //! [`instance`] has all that works together. A [`claim`] asks the store and is [settled](settle) if
-//! nothing becomes of it; [`acquire`], [`resume`], [`release`] and [`detach`] are the ways of a lock.
+//! nothing becomes of it; [`acquire`], [`resume`], [`release`] and [`detach`] are the ways of a
+//! lock.
 
 pub(crate) mod acquire;
 pub(crate) mod background;

@@ -1,10 +1,12 @@
 //! The in-process queue: one line per key, first come first served, one at the front.
 //!
-//! Only whoever has the [`Front`] of a line talks to the store about its key; all others of this process wait
-//! here at no cost to the store. No I/O and no clock: what to do at the front is decided elsewhere.
+//! Only whoever has the [`Front`] of a line talks to the store about its key; all others of this
+//! process wait here at no cost to the store. No I/O and no clock: what to do at the front is
+//! decided elsewhere.
 //!
-//! Whoever is at the front is a future of some caller, and may not be polled any more. So it says by when it will be back,
-//! and one that is overdue is replaced by the next in line. That is safe, because the store excludes and not the line.
+//! Whoever is at the front is a future of some caller, and may not be polled any more. So it says
+//! by when it will be back, and one that is overdue is replaced by the next in line. That is safe,
+//! because the store excludes and not the line.
 //!
 //! Those behind it may not be polled either. So they are woken before somebody is called in its
 //! place: who does not answer is passed over, and keeps its place until it does. If nobody answers,
@@ -38,7 +40,8 @@ pub(crate) trait Waiter: Clone {
 /// All lines of one engine.
 pub(crate) struct Queue<W: Waiter> {
     shards: Box<[Shard<W>]>,
-    /// Fronts are numbered, so that one that was replaced is told from all others, also those of later lines.
+    /// Fronts are numbered, so that one that was replaced is told from all others, also those of
+    /// later lines.
     numbers: AtomicU64,
 }
 
@@ -77,7 +80,8 @@ struct Streak {
     since: Option<Moment>,
 }
 
-/// The place where a waiter is called. It is part of the waiter, so that waiting needs no memory of its own.
+/// The place where a waiter is called. It is part of the waiter, so that waiting needs no memory of
+/// its own.
 pub(crate) struct Seat<G>(Mutex<State<G>>);
 
 enum State<G> {
@@ -122,7 +126,8 @@ pub(crate) enum Turn<W: Waiter> {
 pub(crate) enum Why {
     /// Whoever was there before has left.
     Vacant,
-    /// The lock went back to the store so that other processes get their chance: do not snatch it back.
+    /// The lock went back to the store so that other processes get their chance: do not snatch it
+    /// back.
     Yielded,
     /// A hand-over to this waiter had an unknown outcome: its secret may own the lock already.
     Uncertain,
@@ -162,7 +167,8 @@ pub(crate) enum Next<W: Waiter> {
     Yield(Front<W>),
 }
 
-/// A waiter that was called out of the line and must not be forgotten: dropping this puts it to the front.
+/// A waiter that was called out of the line and must not be forgotten: dropping this puts it to the
+/// front.
 pub(crate) struct HandOver<W: Waiter> {
     front: Option<Front<W>>,
     waiter: W,
@@ -427,10 +433,12 @@ impl<G> Seat<G> {
 }
 
 impl<W: Waiter> Front<W> {
-    /// Decides what becomes of a lock that this front has held. `contended` says whether other processes wait.
+    /// Decides what becomes of a lock that this front has held. `contended` says whether other
+    /// processes wait.
     ///
-    /// The line stays while the lock goes back, so that whoever comes meanwhile does not outrun the release.
-    /// Without `hand_over` the store cannot pass a lock on, and waiters ask for it themselves.
+    /// The line stays while the lock goes back, so that whoever comes meanwhile does not outrun the
+    /// release. Without `hand_over` the store cannot pass a lock on, and waiters ask for it
+    /// themselves.
     pub(crate) fn next(self, now: Moment, contended: bool, hand_over: bool) -> Next<W> {
         let mut shard = lock(self.queue.shard(&self.key));
         let line = shard.get_mut(&self.key).filter(|line| line.front == Some(self.number));
@@ -502,7 +510,8 @@ impl<W: Waiter> HandOver<W> {
         &self.waiter
     }
 
-    /// Delivers the lock, made for the waiter from the front, or gives it back if the waiter has left.
+    /// Delivers the lock, made for the waiter from the front, or gives it back if the waiter has
+    /// left.
     pub(crate) fn deliver(
         mut self,
         lock: impl FnOnce(&W, Front<W>) -> W::Lock,
@@ -514,7 +523,8 @@ impl<W: Waiter> HandOver<W> {
         }
     }
 
-    /// Puts the waiter to the front instead. `Err` if it has left: then its secret needs looking after.
+    /// Puts the waiter to the front instead. `Err` if it has left: then its secret needs looking
+    /// after.
     pub(crate) fn contend(mut self, why: Why) -> Result<(), ()> {
         self.call_to_front(why)
     }
@@ -614,7 +624,8 @@ impl<W: Waiter> Future for Ticket<'_, W> {
 
 impl<W: Waiter> Drop for Ticket<'_, W> {
     fn drop(&mut self) {
-        // Whatever was delivered is dropped here, outside all locks: a lock goes back, a front is passed on.
+        // Whatever was delivered is dropped here, outside all locks: a lock goes back, a front is
+        // passed on.
         let turn = self.take_turn();
         if let Some(Turn::Contend(_, Why::Uncertain)) = turn {
             *lock(&self.waiter.seat().0) = State::LeftInDoubt;

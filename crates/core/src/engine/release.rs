@@ -1,7 +1,8 @@
 //! How a lock is given back: handed to the next waiter of this process, or released in the store.
 //!
-//! One future does it all and owns all it needs, so that it can be driven by the holder or, when the holder has
-//! gone away, in the background. A step whose outcome is unknown is repeated until it is known or the lease is over.
+//! One future does it all and owns all it needs, so that it can be driven by the holder or, when
+//! the holder has gone away, in the background. A step whose outcome is unknown is repeated until
+//! it is known or the lease is over.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,7 +24,8 @@ use crate::model::error::{ErrorKind, LockError};
 use crate::model::loss::Loss;
 use crate::store::{Intent, Release, Reply, Transfer, TransferRequest};
 
-/// How long `release` keeps a caller when the store does not answer; it goes on in the background after that.
+/// How long `release` keeps a caller when the store does not answer; it goes on in the background
+/// after that.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Ends a grant on its holder's side: from here on it is not held, whatever the store still says.
@@ -46,7 +48,8 @@ pub(crate) struct Stopped {
     lost: Option<Loss>,
 }
 
-/// Gives back a lock whose holder has [stopped](stop). `begun` is the first step, if it was taken already.
+/// Gives back a lock whose holder has [stopped](stop). `begun` is the first step, if it was taken
+/// already.
 async fn give_back(
     engine: Arc<Engine>,
     grant: Arc<Grant>,
@@ -146,8 +149,9 @@ async fn give(
     }
 }
 
-/// The store says that it is not ours. If its answer took longer than the lease, that may be all there is to it: whoever
-/// stopped in time has not worked without the lock, as far as anybody can know.
+/// The store says that it is not ours. If its answer took longer than the lease, that may be all
+/// there is to it: whoever stopped in time has not worked without the lock, as far as anybody can
+/// know.
 fn gone(engine: &Engine, grant: &Grant, stopped: Stopped) -> LockError {
     let end = grant.valid_until();
     if stopped.at < end && end <= engine.clock.now() {
@@ -158,7 +162,8 @@ fn gone(engine: &Engine, grant: &Grant, stopped: Stopped) -> LockError {
     lost_error(engine, grant, Loss::TakenAway)
 }
 
-/// The lock went back to the store while other processes wait. Where waiters are served in order nobody can outrun them.
+/// The lock went back to the store while other processes wait. Where waiters are served in order
+/// nobody can outrun them.
 fn owe_courtesy(engine: &Engine, grant: &Grant) {
     if grant.is_awaited() && !engine.store.fifo {
         engine.courtesy.owe(&grant.key, engine.clock.now());
@@ -180,7 +185,8 @@ fn next_step(engine: &Arc<Engine>, grant: &Grant, lost: Option<Loss>, now: Momen
     if lost.is_some() {
         return Step::Release(Some((front, false)));
     }
-    // A store that serves waiters in order needs nobody to step back, and nobody may be put before them.
+    // A store that serves waiters in order needs nobody to step back, and nobody may be put before
+    // them.
     let contended = grant.is_contended() && !engine.store.fifo;
     match front.next(now, contended, engine.store.transfer && !engine.store.fifo) {
         Next::HandOver(over) => Step::HandOver(Handing::new(engine, grant, over, now)),
@@ -257,7 +263,8 @@ impl Handing {
     }
 }
 
-/// A hand-over that waits for its answer. If its runtime ends meanwhile, nobody will ever know the outcome.
+/// A hand-over that waits for its answer. If its runtime ends meanwhile, nobody will ever know the
+/// outcome.
 struct Unanswered<'a> {
     engine: &'a Arc<Engine>,
     over: Option<HandOver<LockRequest>>,
@@ -272,7 +279,8 @@ impl Drop for Unanswered<'_> {
     }
 }
 
-/// The waiter goes to the front and asks the store itself. If it has left, its secret is released for it.
+/// The waiter goes to the front and asks the store itself. If it has left, its secret is released
+/// for it.
 fn unknown(
     engine: &Arc<Engine>,
     over: HandOver<LockRequest>,
@@ -291,7 +299,8 @@ fn unknown(
     Handed::Unknown
 }
 
-/// Releases in the store; patient for the holder's sake, and settled in the background when that is not enough.
+/// Releases in the store; patient for the holder's sake, and settled in the background when that is
+/// not enough.
 async fn release(
     engine: &Arc<Engine>,
     grant: &Arc<Grant>,
@@ -311,7 +320,8 @@ async fn release(
                 uncertain |= !error.kind().is_definite();
                 if !error.kind().is_transient() || engine.clock.now().since(started) >= PATIENCE {
                     Unsettled::new(engine, &grant.key, &grant.secret, until, false).spawn();
-                    // The last try may have failed for sure; an earlier one may have done it all the same.
+                    // The last try may have failed for sure; an earlier one may have done it all
+                    // the same.
                     let unsure = uncertain && error.kind().is_definite();
                     return Err(if unsure { may_be_done(error) } else { error });
                 }
@@ -331,8 +341,8 @@ fn may_be_done(error: LockError) -> LockError {
     .with_source(error)
 }
 
-/// Gives back a lock whose holder has [stopped](stop), on the spot: without waiters, and in a store that needs no I/O
-/// worth waiting for. `false` if it takes more than that.
+/// Gives back a lock whose holder has [stopped](stop), on the spot: without waiters, and in a store
+/// that needs no I/O worth waiting for. `false` if it takes more than that.
 fn give_back_now(engine: &Engine, grant: &Grant) -> bool {
     if grant.has_waiters()
         || grant.is_unresolved()
@@ -392,8 +402,8 @@ impl Hold {
         &self.held.grant
     }
 
-    /// From here on the lock is given back by other means, or not at all. Returns whether it was this
-    /// holder's.
+    /// From here on the lock is given back by other means, or not at all. Returns whether it was
+    /// this holder's.
     pub(crate) fn disown(&mut self) -> bool {
         std::mem::replace(&mut self.owned, false)
     }
@@ -419,8 +429,8 @@ impl GiveBack for Engine {
 
 /// A release that is finished even if its caller stops waiting for it.
 ///
-/// A hand-over that the store does at once is over after the first look, and needs no memory. Everything else goes into
-/// a box, which goes on in the background if need be.
+/// A hand-over that the store does at once is over after the first look, and needs no memory.
+/// Everything else goes into a box, which goes on in the background if need be.
 struct Finishing {
     /// Owns its lock until the release has begun.
     hold: Hold,

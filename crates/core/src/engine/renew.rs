@@ -1,7 +1,7 @@
 //! The keeper: one task that renews all held locks in batches and tells holders of a loss in time.
 //!
-//! What is due when is decided in [`schedule`](crate::engine::schedule); this file only carries it out. The task lives while the engine does, in
-//! its [runtime](crate::engine::runtime).
+//! What is due when is decided in [`schedule`](crate::engine::schedule); this file only carries it
+//! out. The task lives while the engine does, in its [runtime](crate::engine::runtime).
 
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,8 +83,8 @@ impl Keeper {
 
     /// Starts to look after a grant.
     ///
-    /// If an earlier grant of the same key is still believed in, one of the two is not true any more, and ends at once:
-    /// the one with the smaller fence.
+    /// If an earlier grant of the same key is still believed in, one of the two is not true any
+    /// more, and ends at once: the one with the smaller fence.
     pub(crate) fn admit(&self, grant: &Arc<Grant>) {
         let terms = Terms {
             ttl: grant.options.ttl,
@@ -129,7 +129,8 @@ impl Keeper {
         self.desk.plan().held.contains_key(key)
     }
 
-    /// Somebody takes that grant from its holder, through this very engine: the holder is told before it happens.
+    /// Somebody takes that grant from its holder, through this very engine: the holder is told
+    /// before it happens.
     pub(crate) fn revoke(&self, key: &Key, which: impl FnOnce(&Grant) -> bool) {
         if let Some(grant) = self.held(key, which) {
             self.lose(&grant, Loss::TakenAway);
@@ -166,8 +167,8 @@ impl Drop for Keeper {
     }
 }
 
-/// Marks the desk as unattended however the task ends, also when the runtime of a test is shut down: the next grant
-/// starts another. Deadlines are honoured without it, by those who read them.
+/// Marks the desk as unattended however the task ends, also when the runtime of a test is shut
+/// down: the next grant starts another. Deadlines are honoured without it, by those who read them.
 struct Attendance {
     desk: Weak<Desk>,
 }
@@ -190,8 +191,9 @@ async fn keep(attendance: Attendance, wake: Arc<Notify>) {
         for (grant, loss) in due.lost {
             desk.lose(&grant, loss);
         }
-        // A lock that was handed to somebody who does not come for it ends with its lease, and so does one whose call is
-        // not polled any more. One that moves to another secret is not to be found under this one.
+        // A lock that was handed to somebody who does not come for it ends with its lease, and so
+        // does one whose call is not polled any more. One that moves to another secret is not to be
+        // found under this one.
         let (wanted, unwanted): (Vec<_>, Vec<_>) =
             due.renew.into_iter().partition(|(_, grant)| grant.wants_renewal(now));
         for (id, _) in unwanted {
@@ -214,8 +216,8 @@ async fn keep(attendance: Attendance, wake: Arc<Notify>) {
     }
 }
 
-/// Renewals on their way. If their task ends without an answer, because a store panicked or a runtime was shut down, they
-/// count as failed and are tried again.
+/// Renewals on their way. If their task ends without an answer, because a store panicked or a
+/// runtime was shut down, they count as failed and are tried again.
 struct Renewing {
     desk: Arc<Desk>,
     batch: Vec<(GrantId, Arc<Grant>)>,
@@ -226,7 +228,8 @@ struct Renewing {
 impl Renewing {
     fn answered(&mut self, answers: impl IntoIterator<Item = Result<Extension, LockError>>) {
         let batch = std::mem::take(&mut self.batch);
-        // All leases first: whoever listens may take its time, and that must not cost the others theirs.
+        // All leases first: whoever listens may take its time, and that must not cost the others
+        // theirs.
         let told: Vec<_> = batch
             .into_iter()
             .zip(answers)
@@ -268,7 +271,8 @@ async fn renew_batch(desk: Arc<Desk>, batch: Vec<(GrantId, Arc<Grant>)>) {
         )
     });
     let call = Arc::clone(&desk.backend).extend(requests.collect());
-    // A call that hangs is given up after a third of the shortest lease, while there is time to try again.
+    // A call that hangs is given up after a third of the shortest lease, while there is time to try
+    // again.
     let patience = batch
         .iter()
         .map(|(_, grant)| grant.options.ttl / 3)
@@ -311,11 +315,13 @@ impl Desk {
         let due = plan.book.due(now);
         let next = plan.book.next_wake();
         *idle = if next.is_some() { 0 } else { *idle + 1 };
-        // Locks that come and go quickly should not have to wake the task each time, so it lingers for a moment.
+        // Locks that come and go quickly should not have to wake the task each time, so it lingers
+        // for a moment.
         plan.wakes_at = if *idle > IDLE_LOOKS {
             Moment::FAR_FUTURE
         } else {
-            // Timers stand still while a machine sleeps, leases do not: so look at least every tick.
+            // Timers stand still while a machine sleeps, leases do not: so look at least every
+            // tick.
             next.unwrap_or(Moment::FAR_FUTURE).min(now.after(TICK))
         };
         (due, plan.wakes_at)
@@ -393,8 +399,8 @@ impl Plan {
         self.book.next_wake().is_some_and(|next| next < self.wakes_at)
     }
 
-    /// Ends a grant and strikes it out, in one: whoever finds none here may be sure that none is believed in. Returns
-    /// whether it had not ended before.
+    /// Ends a grant and strikes it out, in one: whoever finds none here may be sure that none is
+    /// believed in. Returns whether it had not ended before.
     fn end(&mut self, grant: &Grant, loss: Loss) -> bool {
         let news = grant.end(loss.into());
         self.dismiss(grant);

@@ -1,11 +1,12 @@
 //! Taking up a lock by its token.
 //!
-//! A token is plain data and may have been copied: a message that is delivered twice, a file that two processes read. So
-//! it is good for one holder only. The lock moves to a fresh secret and a fresh fence in one step of the store, which
-//! uses the token up: whoever comes second finds nothing, and what the first one left behind is refused by its fence.
+//! A token is plain data and may have been copied: a message that is delivered twice, a file that
+//! two processes read. So it is good for one holder only. The lock moves to a fresh secret and a
+//! fresh fence in one step of the store, which uses the token up: whoever comes second finds
+//! nothing, and what the first one left behind is refused by its fence.
 //!
-//! The fresh secret is kept for the retries of the call, so that a lost answer can be asked for again. A call that is
-//! given up hands the lock back to its token.
+//! The fresh secret is kept for the retries of the call, so that a lost answer can be asked for
+//! again. A call that is given up hands the lock back to its token.
 
 use std::sync::Arc;
 

@@ -32,8 +32,9 @@ impl EngineRuntime {
         Self { process: AtomicU32::new(std::process::id()), runtime }
     }
 
-    /// Whether this process is a forked child of the one whose locks these are. It has copies of all that its parent knew,
-    /// secrets too, and must do nothing with them: what it gave back would be the parent's.
+    /// Whether this process is a forked child of the one whose locks these are. It has copies of
+    /// all that its parent knew, secrets too, and must do nothing with them: what it gave back
+    /// would be the parent's.
     pub(crate) fn is_inherited(&self) -> bool {
         self.process.load(Ordering::Relaxed) != std::process::id()
     }

@@ -1,7 +1,7 @@
 //! Which lease is due when: pure bookkeeping. Moments and answers in, renewals and losses out.
 //!
-//! No I/O, no clock, no randomness of its own, so that tests and model checkers drive the very code that runs.
-//! Each entry has an epoch; an answer for an epoch that has ended is ignored.
+//! No I/O, no clock, no randomness of its own, so that tests and model checkers drive the very code
+//! that runs. Each entry has an epoch; an answer for an epoch that has ended is ignored.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -210,8 +210,8 @@ impl<T: Clone> Book<T> {
         due
     }
 
-    /// A request is going out anyway: those that would be due shortly go with it, until it is full. Whoever is left
-    /// fills the next one; many full ones at once would only need memory.
+    /// A request is going out anyway: those that would be due shortly go with it, until it is full.
+    /// Whoever is left fills the next one; many full ones at once would only need memory.
     fn add_company(&mut self, now: Moment, renew: &mut Vec<(GrantId, T)>) {
         let room = renew.len().next_multiple_of(self.batch) - renew.len();
         let mut joined = Vec::new();
@@ -287,7 +287,8 @@ impl<T> Entry<T> {
     }
 }
 
-/// How long to wait after a renewal failed: soon at first, and never so long that the lease runs out untried.
+/// How long to wait after a renewal failed: soon at first, and never so long that the lease runs
+/// out untried.
 fn pause(ttl: Duration, failures: u32, jitter: f64) -> Duration {
     let first = ttl / 60;
     let whole = first.saturating_mul(1 << failures.min(4)).min(ttl / 8);

@@ -1,10 +1,10 @@
-//! What becomes of a secret that nobody uses any more: it is released until nothing can be left of it
-//! in the store.
+//! What becomes of a secret that nobody uses any more: it is released until nothing can be left of
+//! it in the store.
 //!
 //! Every request to a store ends as *yes*, *no* or *unknown*. One whose outcome is unknown may have
 //! been done, or may still arrive, and would then hold a lock for nobody. So its secret is
-//! [`Unsettled`], and [`settle`](Unsettled::settle) is the one place that settles it, whether a call
-//! was given up, a handle dropped, a hand-over cut off, or a release left without an answer.
+//! [`Unsettled`], and [`settle`](Unsettled::settle) is the one place that settles it, whether a
+//! call was given up, a handle dropped, a hand-over cut off, or a release left without an answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,8 +82,8 @@ impl Unsettled {
         engine.background.take_over(begun, limit, Box::pin(self.settle()));
     }
 
-    /// Looks out for a request that was given up while the lock was acquired, and may arrive now that
-    /// it has been given back.
+    /// Looks out for a request that was given up while the lock was acquired, and may arrive now
+    /// that it has been given back.
     ///
     /// `shutdown` has nothing to wait for: the lock itself is given back.
     pub(crate) fn watch(engine: &Arc<Engine>, key: &Key, secret: &Secret) {
@@ -165,8 +165,8 @@ pub(crate) async fn release_once(
 /// A request that was given up, and its answer if one comes.
 pub(crate) type GivenUp<T> = JoinHandle<Option<Result<T, LockError>>>;
 
-/// Drives a request on in a task of its own. Left alone it might keep what others need: a place in a
-/// queue of the store's client, or the right to open a connection.
+/// Drives a request on in a task of its own. Left alone it might keep what others need: a place in
+/// a queue of the store's client, or the right to open a connection.
 pub(crate) fn drive_on<T: Send + 'static>(call: Reply<T>, limit: Duration) -> GivenUp<T> {
     tokio::spawn(async move { tokio::time::timeout(limit, call).await.ok() })
 }

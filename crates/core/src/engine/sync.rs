@@ -1,4 +1,5 @@
-//! The mutex that the queue uses: std's, or shuttle's when its schedules are explored (`--cfg shuttle`).
+//! The mutex that the queue uses: std's, or shuttle's when its schedules are explored (`--cfg
+//! shuttle`).
 
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::{Arc, Mutex, MutexGuard};

@@ -1,7 +1,8 @@
 //! A limit on how long something may take, made for steps that are often done at once.
 //!
-//! `tokio::time::timeout` carries its timer inside, in every future that may ever need it. This one makes the timer
-//! when there is something to wait for, so that the futures of all steps stay small.
+//! `tokio::time::timeout` carries its timer inside, in every future that may ever need it. This one
+//! makes the timer when there is something to wait for, so that the futures of all steps stay
+//! small.
 
 use std::future::Future;
 use std::pin::Pin;

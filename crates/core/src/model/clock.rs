@@ -1,6 +1,7 @@
 //! Time as leases see it: a clock that runs on while the machine sleeps, and never steps.
 //!
-//! Timers only wake code up; whether a lease is over is always read here. The wall clock is for display.
+//! Timers only wake code up; whether a lease is over is always read here. The wall clock is for
+//! display.
 
 use std::fmt;
 use std::sync::Arc;
@@ -53,8 +54,8 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Now, on a clock that never steps back and runs during suspend.
     fn now(&self) -> Moment;
 
-    /// Whether it follows tokio's clock, which a test may pause: then background work must share the test's runtime,
-    /// or time would pass there and not here. Programs have no such clock.
+    /// Whether it follows tokio's clock, which a test may pause: then background work must share
+    /// the test's runtime, or time would pass there and not here. Programs have no such clock.
     fn is_driven_by_tokio(&self) -> bool {
         false
     }
@@ -134,7 +135,8 @@ impl Clock for TokioClock {
     }
 }
 
-/// Adds a jump of the test's choice to another clock: a suspended machine, whose timers stood still.
+/// Adds a jump of the test's choice to another clock: a suspended machine, whose timers stood
+/// still.
 #[derive(Clone, Debug)]
 pub struct ManualClock {
     base: Arc<dyn Clock>,

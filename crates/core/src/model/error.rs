@@ -1,4 +1,5 @@
-//! The one error type. Every message says what happened, to which key, who holds it, and what to do next.
+//! The one error type. Every message says what happened, to which key, who holds it, and what to do
+//! next.
 //!
 //! Stores map their own failures to a kind here; no type of a dependency shows.
 
@@ -54,7 +55,8 @@ impl ErrorKind {
         !matches!(self, Self::Ambiguous | Self::Internal)
     }
 
-    /// One sentence for whoever is at the other end of a service: what is wrong in general, and whether to try again.
+    /// One sentence for whoever is at the other end of a service: what is wrong in general, and
+    /// whether to try again.
     ///
     /// It is one of a few fixed texts, so it names no key, holder, host, process, path or server.
     pub fn public_text(self) -> &'static str {
@@ -99,9 +101,9 @@ impl fmt::Display for ErrorKind {
 
 /// Why an operation did not do what was asked.
 ///
-/// One word wide, so a `Result` stays small. Branch on [`LockError::kind`]; print it for people who may know all of it:
-/// the text names the key, the holder's host, process, user and command, and what the store said. For everybody else
-/// there is [`LockError::public_text`].
+/// One word wide, so a `Result` stays small. Branch on [`LockError::kind`]; print it for people who
+/// may know all of it: the text names the key, the holder's host, process, user and command, and
+/// what the store said. For everybody else there is [`LockError::public_text`].
 ///
 /// ```
 /// use holdtight_core::{ErrorKind, Key};
@@ -212,7 +214,8 @@ impl LockError {
         self.0.kind
     }
 
-    /// What may be shown to strangers, in the answer to a request for instance: see [`ErrorKind::public_text`].
+    /// What may be shown to strangers, in the answer to a request for instance: see
+    /// [`ErrorKind::public_text`].
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), holdtight_core::LockError> {
@@ -230,7 +233,8 @@ impl LockError {
     }
 
     /// The error underneath, to look into. Its text stands at the end of this one's, so
-    /// [`source`](Error::source) goes on behind it, and whoever prints a chain of errors prints it once.
+    /// [`source`](Error::source) goes on behind it, and whoever prints a chain of errors prints it
+    /// once.
     pub fn underlying(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
         self.0.source.as_deref()
     }
@@ -260,7 +264,8 @@ impl LockError {
         self.0.guarantees.as_ref()
     }
 
-    /// What happened, without saying to which lock: for those who may not know keys. Sources may name keys too.
+    /// What happened, without saying to which lock: for those who may not know keys. Sources may
+    /// name keys too.
     pub(crate) fn without_key(&self) -> Self {
         let mut bare = Self::new(self.0.kind, self.0.message.clone());
         (bare.0.attempts, bare.0.elapsed) = (self.0.attempts, self.0.elapsed);

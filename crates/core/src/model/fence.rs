@@ -1,16 +1,18 @@
 //! The number a protected resource checks: larger for every later grant of the same key.
 //!
-//! Stores mint fences in the same atomic step as the grant; this file only says what a fence looks like.
+//! Stores mint fences in the same atomic step as the grant; this file only says what a fence looks
+//! like.
 
 use std::fmt;
 
 /// A fencing token: strictly increasing per key in the order of grants.
 ///
-/// A resource that remembers the largest fence it has seen, and refuses smaller ones, is safe from a
-/// holder that was paused past its lease.
+/// A resource that remembers the largest fence it has seen, and refuses smaller ones, is safe from
+/// a holder that was paused past its lease.
 ///
-/// Two text forms exist. [`Display`](fmt::Display) is plain decimal, for JSON strings and environment
-/// variables. [`Fence::ordered`] is padded to 20 digits so that text order is number order.
+/// Two text forms exist. [`Display`](fmt::Display) is plain decimal, for JSON strings and
+/// environment variables. [`Fence::ordered`] is padded to 20 digits so that text order is number
+/// order.
 ///
 /// ```
 /// use holdtight_core::Fence;
@@ -35,7 +37,8 @@ impl Fence {
 
     /// The fence after this one, at least `floor`: the rule by which every store mints.
     ///
-    /// `None` when the numbers are used up, which a store must answer with an error and never with a grant.
+    /// `None` when the numbers are used up, which a store must answer with an error and never with
+    /// a grant.
     pub fn next(self, floor: u64) -> Option<Self> {
         Some(Self(self.0.checked_add(1)?.max(floor)))
     }

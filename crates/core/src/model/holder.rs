@@ -1,4 +1,5 @@
-//! What can be told about a held lock: the store's answer in relative times, and the user's view of it.
+//! What can be told about a held lock: the store's answer in relative times, and the user's view of
+//! it.
 
 use std::time::{Duration, SystemTime};
 

@@ -35,7 +35,8 @@ pub struct Key {
     hash: u64,
 }
 
-/// Always UTF-8. Most keys are short and fit into themselves: one acquire call passes its key on half a dozen times.
+/// Always UTF-8. Most keys are short and fit into themselves: one acquire call passes its key on
+/// half a dozen times.
 #[derive(Clone)]
 enum Text {
     Short(u8, [u8; SHORT]),

@@ -1,6 +1,7 @@
 //! Lease arithmetic: how long a holder may believe in a lock.
 //!
-//! Pure functions of the moment a request left and the lease the store granted; no I/O, no clock of its own.
+//! Pure functions of the moment a request left and the lease the store granted; no I/O, no clock of
+//! its own.
 
 use std::time::Duration;
 
@@ -16,29 +17,31 @@ pub const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 /// The lease a lock gets when nothing else is said.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
-/// How much earlier than the store the holder stops: 1 % of the lease for clocks that run at different
-/// rates, 2 ms for the granularity of the store's own clock, and a twentieth of the lease, at most 10 ms, for the timer
-/// that tells the holder, which may be late; never more than half of a tiny lease.
+/// How much earlier than the store the holder stops: 1 % of the lease for clocks that run at
+/// different rates, 2 ms for the granularity of the store's own clock, and a twentieth of the
+/// lease, at most 10 ms, for the timer that tells the holder, which may be late; never more than
+/// half of a tiny lease.
 pub fn margin(ttl: Duration) -> Duration {
     Duration::from_nanos(margin_nanos(nanos(ttl)))
 }
 
-/// The same in nanoseconds, because every grant needs it: division of a `Duration` takes several times as long.
+/// The same in nanoseconds, because every grant needs it: division of a `Duration` takes several
+/// times as long.
 fn margin_nanos(ttl: u64) -> u64 {
     (ttl / 100 + 2_000_000 + (ttl / 20).min(10_000_000)).min(ttl / 2)
 }
 
 /// When the holder of a lease must have stopped.
 ///
-/// `sent_at` is taken *before* the request leaves: the store cannot have started the lease earlier, so it
-/// cannot end it before `sent_at + ttl`. The time of the reply says nothing.
+/// `sent_at` is taken *before* the request leaves: the store cannot have started the lease earlier,
+/// so it cannot end it before `sent_at + ttl`. The time of the reply says nothing.
 pub fn valid_until(sent_at: Moment, ttl: Duration) -> Moment {
     let ttl = nanos(ttl);
     sent_at.after(Duration::from_nanos(ttl - margin_nanos(ttl)))
 }
 
-/// When to renew a lease of `ttl` that began at `sent_at`: after a third, spread by ±10 % so that locks
-/// taken together are not renewed together for ever. `jitter` is uniform in `0.0..1.0`.
+/// When to renew a lease of `ttl` that began at `sent_at`: after a third, spread by ±10 % so that
+/// locks taken together are not renewed together for ever. `jitter` is uniform in `0.0..1.0`.
 pub(crate) fn renew_at(sent_at: Moment, ttl: Duration, jitter: f64) -> Moment {
     let third = nanos(ttl) / 3;
     #[expect(

@@ -12,7 +12,8 @@ pub enum Loss {
     TakenAway,
     /// It was held as long as `max_hold` allows.
     MaxHold,
-    /// This process is a forked child of the one that holds it, and has nothing but a copy of the handle.
+    /// This process is a forked child of the one that holds it, and has nothing but a copy of the
+    /// handle.
     Forked,
 }
 

@@ -136,7 +136,8 @@ impl fmt::Display for Owner {
     }
 }
 
-/// A field as it is kept and shown: bounded, and without anything that could move a terminal's cursor.
+/// A field as it is kept and shown: bounded, and without anything that could move a terminal's
+/// cursor.
 fn cut(value: &str) -> String {
     let mut kept: String = value.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let end =
@@ -145,7 +146,8 @@ fn cut(value: &str) -> String {
     kept
 }
 
-/// Percent-encodes everything but unreserved characters and a few that keep keys and paths readable.
+/// Percent-encodes everything but unreserved characters and a few that keep keys and paths
+/// readable.
 pub(crate) fn escape(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     for byte in value.bytes() {
@@ -191,8 +193,8 @@ fn user_name() -> Option<String> {
     named.filter(|name| !name.is_empty()).map(|name| cut(&name))
 }
 
-/// For those who write a store: the text of the owner that was asked for last. A process nearly always has one, and
-/// writing it out for every lock costs more than some stores take for a step.
+/// For those who write a store: the text of the owner that was asked for last. A process nearly
+/// always has one, and writing it out for every lock costs more than some stores take for a step.
 #[derive(Debug, Default)]
 pub struct OwnerText(Mutex<Option<(Arc<Owner>, Arc<str>)>>);
 

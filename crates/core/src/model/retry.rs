@@ -19,7 +19,8 @@ pub enum Jitter {
     None,
 }
 
-/// How a waiter rechecks a busy lock: 100 ms, doubling, equal jitter, at most 1 s between two attempts.
+/// How a waiter rechecks a busy lock: 100 ms, doubling, equal jitter, at most 1 s between two
+/// attempts.
 ///
 /// A wake-up from the store never waits for this timer and does not count against `max_retries`.
 ///
@@ -76,16 +77,17 @@ impl RetryPolicy {
         self
     }
 
-    /// Gives up after so many timer attempts: `n` retries are `n + 1` attempts, and one more in stores where waiting
-    /// begins with a second look (memory, file, etcd). Default: no limit. The wait is a limit of its own, 5 s unless told
-    /// otherwise: to be bound by retries alone, ask for [`wait_forever`](crate::Acquire::wait_forever).
+    /// Gives up after so many timer attempts: `n` retries are `n + 1` attempts, and one more in
+    /// stores where waiting begins with a second look (memory, file, etcd). Default: no limit. The
+    /// wait is a limit of its own, 5 s unless told otherwise: to be bound by retries alone, ask for
+    /// [`wait_forever`](crate::Acquire::wait_forever).
     pub fn max_retries(mut self, retries: u32) -> Self {
         self.max_retries = Some(retries);
         self
     }
 
-    /// How long a store that cannot be reached is asked again before its error is returned. Default 5 s,
-    /// and never longer than the wait; zero returns the first error.
+    /// How long a store that cannot be reached is asked again before its error is returned. Default
+    /// 5 s, and never longer than the wait; zero returns the first error.
     pub fn tolerate_outage(mut self, outage: Duration) -> Self {
         self.outage = outage;
         self
@@ -119,7 +121,8 @@ impl RetryPolicy {
     /// Checks that the policy makes sense.
     ///
     /// # Errors
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if the first delay is longer than the longest.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if the first delay is longer than the
+    /// longest.
     pub fn check(&self) -> Result<(), LockError> {
         if self.base > self.cap {
             return Err(LockError::invalid_config(format!(

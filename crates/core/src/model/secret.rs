@@ -18,7 +18,8 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 #[derive(Clone)]
 pub struct Secret(Text);
 
-/// Always ASCII. One that we made fits into itself: there is one in every request and every held lock.
+/// Always ASCII. One that we made fits into itself: there is one in every request and every held
+/// lock.
 #[derive(Clone)]
 enum Text {
     Ours([u8; OUR_BYTES]),

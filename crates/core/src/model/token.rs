@@ -10,11 +10,13 @@ use crate::model::secret::Secret;
 
 /// The right to extend and release one lock.
 ///
-/// The text form, [`LockToken::expose`], is one word of printable ASCII: `ht1_LENGTH_SECRET_KEY` with the key
-/// percent-encoded. It is a bearer secret: `Debug` redacts it and there is no `Display`.
+/// The text form, [`LockToken::expose`], is one word of printable ASCII: `ht1_LENGTH_SECRET_KEY`
+/// with the key percent-encoded. It is a bearer secret: `Debug` redacts it and there is no
+/// `Display`.
 ///
-/// The key is the whole one, with the [prefix](crate::Builder::prefix) of the lock that it is of: any lock object of the
-/// same store takes it, whatever prefix that has. A prefix keeps keys apart, and nobody from using a token.
+/// The key is the whole one, with the [prefix](crate::Builder::prefix) of the lock that it is of:
+/// any lock object of the same store takes it, whatever prefix that has. A prefix keeps keys apart,
+/// and nobody from using a token.
 ///
 /// ```
 /// use holdtight_core::{Key, LockToken, Secret};

@@ -38,14 +38,16 @@ pub struct Capabilities {
     pub min_ttl: Duration,
     /// The longest lease.
     pub max_ttl: Duration,
-    /// How much longer than asked a lease may last in the store: the tick of its clock, or its grace.
+    /// How much longer than asked a lease may last in the store: the tick of its clock, or its
+    /// grace.
     pub ttl_slack: Duration,
     /// How waiters are woken.
     pub wake_ups: WakeUps,
-    /// Waiters of different processes are served in the order they came; so nobody hands a lock to a
-    /// waiter of its own process, past the others.
+    /// Waiters of different processes are served in the order they came; so nobody hands a lock to
+    /// a waiter of its own process, past the others.
     pub fifo: bool,
-    /// [`transfer`](crate::Backend::transfer) works. Without it nobody can take up a lock by its token.
+    /// [`transfer`](crate::Backend::transfer) works. Without it nobody can take up a lock by its
+    /// token.
     pub transfer: bool,
     /// [`acquire_many`](crate::Backend::acquire_many) works.
     pub acquire_many: bool,

@@ -1,6 +1,7 @@
 //! The store that needs nothing: a map behind a mutex, for tests and for locks within one process.
 //!
-//! It fulfils the whole contract of [`Backend`], so that a program tested on it behaves the same elsewhere.
+//! It fulfils the whole contract of [`Backend`], so that a program tested on it behaves the same
+//! elsewhere.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -65,7 +66,8 @@ impl MemoryStore {
         Self { clock: Arc::new(clock), state: Mutex::default() }
     }
 
-    /// The store called `name` in this process: the same one for everybody who asks while somebody has it.
+    /// The store called `name` in this process: the same one for everybody who asks while somebody
+    /// has it.
     pub fn shared(name: &str) -> Arc<Self> {
         static NAMED: LazyLock<Mutex<HashMap<String, Weak<MemoryStore>>>> =
             LazyLock::new(Mutex::default);

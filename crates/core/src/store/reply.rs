@@ -1,4 +1,5 @@
-//! What a store answers. Every struct has a constructor, so that stores outside this project can build it.
+//! What a store answers. Every struct has a constructor, so that stores outside this project can
+//! build it.
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use crate::model::key::Key;
 pub struct Lease {
     /// Minted in the step that granted.
     pub fence: Fence,
-    /// How much of the lease was left when the store answered: what was asked for, or what it rounded to.
+    /// How much of the lease was left when the store answered: what was asked for, or what it
+    /// rounded to.
     pub ttl: Duration,
     /// Whether others wait for this key in the store; `None` if the store cannot tell.
     pub contended: Option<bool>,

@@ -1,11 +1,12 @@
 //! Where background work lives: in a runtime of its own, one for the whole process.
 //!
-//! Renewals and releases must go on whatever callers do. A caller's runtime may be shut down, stand idle between two
-//! calls of `block_on`, or have its threads blocked, and then everything in it stands still: also what others depend on.
-//! So the process has one thread for such work, started when it is first needed and never stopped.
+//! Renewals and releases must go on whatever callers do. A caller's runtime may be shut down, stand
+//! idle between two calls of `block_on`, or have its threads blocked, and then everything in it
+//! stands still: also what others depend on. So the process has one thread for such work, started
+//! when it is first needed and never stopped.
 //!
-//! Connections are driven in the caller's runtime as long as that has threads of its own, because a change of threads for
-//! every request is felt. Where it has none they live here as well.
+//! Connections are driven in the caller's runtime as long as that has threads of its own, because a
+//! change of threads for every request is felt. Where it has none they live here as well.
 
 use std::future::Future;
 use std::sync::OnceLock;
@@ -15,7 +16,8 @@ use tokio::task::JoinHandle;
 
 use crate::model::error::LockError;
 
-/// The runtime of one process. A forked child inherits the value but not the thread, and makes its own.
+/// The runtime of one process. A forked child inherits the value but not the thread, and makes its
+/// own.
 struct Process {
     id: u32,
     runtime: Runtime,
@@ -35,7 +37,8 @@ pub fn background() -> Result<&'static Handle, LockError> {
         let Some(process) = place.get() else {
             let runtime = start()?;
             let fresh = Box::new(Process { id: me, runtime, child: OnceLock::new() });
-            // Another thread may have been quicker. A runtime must not be dropped where it must not block.
+            // Another thread may have been quicker. A runtime must not be dropped where it must not
+            // block.
             if let Err(surplus) = place.set(fresh) {
                 surplus.runtime.shutdown_background();
             }
@@ -49,8 +52,8 @@ pub fn background() -> Result<&'static Handle, LockError> {
 }
 
 fn start() -> Result<Runtime, LockError> {
-    // The runtime panics if it gets no thread, so two are tried first: one that has ended counts for
-    // a moment longer.
+    // The runtime panics if it gets no thread, so two are tried first: one that has ended counts
+    // for a moment longer.
     let (end, ended) = std::sync::mpsc::channel::<()>();
     let first = std::thread::Builder::new().spawn(move || _ = ended.recv());
     let second = std::thread::Builder::new().spawn(|| ());
@@ -64,8 +67,8 @@ fn start() -> Result<Runtime, LockError> {
     })
 }
 
-/// For those who write a store: runs `future` in a task that goes on whatever becomes of its caller. Connections are to be
-/// opened and driven in such tasks.
+/// For those who write a store: runs `future` in a task that goes on whatever becomes of its
+/// caller. Connections are to be opened and driven in such tasks.
 ///
 /// In the caller's runtime, if that has threads of its own, otherwise in the [`background`].
 ///

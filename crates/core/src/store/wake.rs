@@ -1,4 +1,5 @@
-//! Wake-ups: a store rings a bell, a waiter listens. Hints only, so rings may merge and none is counted.
+//! Wake-ups: a store rings a bell, a waiter listens. Hints only, so rings may merge and none is
+//! counted.
 
 use std::fmt;
 use std::sync::Arc;

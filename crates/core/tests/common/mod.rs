@@ -1,5 +1,5 @@
-//! A memory store that misbehaves on demand, for tests of the engine: each step of each kind can be told to hang,
-//! fail, lose its request or lose its reply, and every step takes two await points.
+//! A memory store that misbehaves on demand, for tests of the engine: each step of each kind can be
+//! told to hang, fail, lose its request or lose its reply, and every step takes two await points.
 
 #![allow(dead_code, unreachable_pub)]
 
@@ -230,7 +230,8 @@ impl Backend for Scripted {
     }
 }
 
-/// A clock that follows tokio's (so paused time drives it) and can jump ahead as a suspended machine's does.
+/// A clock that follows tokio's (so paused time drives it) and can jump ahead as a suspended
+/// machine's does.
 pub fn clock() -> ManualClock {
     ManualClock::over(TokioClock::new())
 }

@@ -1,5 +1,5 @@
-//! A member that passes everything on to a real one, and lies where it is told to: what a healthy server cannot be
-//! made to say.
+//! A member that passes everything on to a real one, and lies where it is told to: what a healthy
+//! server cannot be made to say.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! What the tests of this crate share: short words for steps, and an administrator's way into a member.
+//! What the tests of this crate share: short words for steps, and an administrator's way into a
+//! member.
 
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of it")]
 
@@ -43,8 +44,9 @@ pub fn etcd_is_here() -> bool {
     Program::ETCD.available()
 }
 
-/// The answer to a question that may be asked again, for as long as patience lasts: a member that stood still for a moment
-/// is not what is tested. A macro, because tasks that are spawned use it too.
+/// The answer to a question that may be asked again, for as long as patience lasts: a member that
+/// stood still for a moment is not what is tested. A macro, because tasks that are spawned use it
+/// too.
 macro_rules! answered {
     ($asked:expr) => {{
         let started = tokio::time::Instant::now();

@@ -1,4 +1,5 @@
-//! The same test program once more as another process: started by a test, told by its environment what to be.
+//! The same test program once more as another process: started by a test, told by its environment
+//! what to be.
 //!
 //! A worker talks to its test by lines on standard output that begin with `::`.
 
@@ -152,8 +153,8 @@ pub(crate) fn run_until(
     run(role, directory, &[&[(CRASH_AT, &*crash_at)], environment].concat())
 }
 
-/// Has `round` kill a worker at its first crash point, then at its second, until one comes through: not before it has
-/// passed `least` of them.
+/// Has `round` kill a worker at its first crash point, then at its second, until one comes through:
+/// not before it has passed `least` of them.
 pub(crate) fn at_every_crash_point(least: u64, mut round: impl FnMut(u64) -> ExitStatus) {
     for crash_at in 1..2000 {
         let status = round(crash_at);
@@ -210,7 +211,8 @@ pub(crate) fn waiting(place: &Path) -> usize {
     live.filter(|entry| pipe(entry.as_ref().unwrap().path())).count() - 1
 }
 
-/// A copy of this program that other users may run: theirs is no way into the directory that it was built in.
+/// A copy of this program that other users may run: theirs is no way into the directory that it was
+/// built in.
 #[derive(Debug)]
 pub(crate) struct ForOthers {
     pub(crate) program: PathBuf,
@@ -222,7 +224,8 @@ impl ForOthers {
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(place, std::fs::Permissions::from_mode(0o755)).unwrap();
         let program = place.join("program");
-        // By another process: a child that a test beside this one forks meanwhile would keep our copy open for writing.
+        // By another process: a child that a test beside this one forks meanwhile would keep our
+        // copy open for writing.
         let copied =
             Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status();
         assert!(copied.unwrap().success());

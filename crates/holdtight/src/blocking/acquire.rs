@@ -1,4 +1,5 @@
-//! The builders behind the blocking `acquire`, `acquire_all` and `try_acquire`: options first, then `.get()` or `.run(…)`.
+//! The builders behind the blocking `acquire`, `acquire_all` and `try_acquire`: options first, then
+//! `.get()` or `.run(…)`.
 
 use std::time::Duration;
 
@@ -12,12 +13,14 @@ use super::handle::{Held, LockHandle};
 #[must_use = "nothing happens until `get` or `run` is called"]
 pub struct Acquire(pub(super) holdtight_core::Acquire);
 
-/// A lock about to be tried: see [`DistributedLock::try_acquire`](super::DistributedLock::try_acquire).
+/// A lock about to be tried: see
+/// [`DistributedLock::try_acquire`](super::DistributedLock::try_acquire).
 #[derive(Debug)]
 #[must_use = "nothing happens until `get` or `run` is called"]
 pub struct TryAcquire(pub(super) holdtight_core::TryAcquire);
 
-/// Several locks about to be taken: see [`DistributedLock::acquire_all`](super::DistributedLock::acquire_all).
+/// Several locks about to be taken: see
+/// [`DistributedLock::acquire_all`](super::DistributedLock::acquire_all).
 #[derive(Debug)]
 #[must_use = "nothing happens until `get` or `run` is called"]
 pub struct AcquireAll(pub(super) holdtight_core::AcquireAll);
@@ -38,9 +41,11 @@ macro_rules! common_options {
         options! { $builder:
             /// All options at once, as plain data.
             options(options: AcquireOptions);
-            /// The lease: how long the lock lasts if nothing is heard from its holder. Default 30 s.
+            /// The lease: how long the lock lasts if nothing is heard from its holder. Default 30
+            /// s.
             ttl(ttl: Duration);
-            /// Whether the lock is renewed in the background while the handle lives. Default: it is.
+            /// Whether the lock is renewed in the background while the handle lives. Default: it
+            /// is.
             auto_renew(auto_renew: bool);
             /// Ends the lock after so long, however often it is renewed: for work that may hang.
             /// The handle has lost it then; others get it when the handle is dropped, or when the
@@ -84,11 +89,12 @@ impl Acquire {
         background::wait(self.0).map(LockHandle::new)
     }
 
-    /// Takes the lock, runs `work` on this thread, and gives the lock back, also if the work panics.
+    /// Takes the lock, runs `work` on this thread, and gives the lock back, also if the work
+    /// panics.
     ///
     /// # Errors
-    /// Those of acquiring; [`Lost`](crate::ErrorKind::Lost) if the lock was lost before the work ended, or the store says so
-    /// of the release: somebody else may have worked at the same time.
+    /// Those of acquiring; [`Lost`](crate::ErrorKind::Lost) if the lock was lost before the work
+    /// ended, or the store says so of the release: somebody else may have worked at the same time.
     pub fn run<T>(self, work: impl FnOnce(&Held) -> T) -> Result<T, LockError> {
         under(self.get()?, work)
     }
@@ -102,8 +108,8 @@ fn under<T>(handle: LockHandle, work: impl FnOnce(&Held) -> T) -> Result<T, Lock
     Ok(out)
 }
 
-/// What becomes of work whose lock was given back: it counts unless the lock had been lost. That it could not be given
-/// back for another reason is logged where it happens.
+/// What becomes of work whose lock was given back: it counts unless the lock had been lost. That it
+/// could not be given back for another reason is logged where it happens.
 pub(super) fn done(released: Result<(), LockError>) -> Result<(), LockError> {
     released.or_else(|error| if error.kind() == ErrorKind::Lost { Err(error) } else { Ok(()) })
 }
@@ -117,7 +123,8 @@ impl TryAcquire {
         Ok(background::wait(self.0)?.map(LockHandle::new))
     }
 
-    /// As [`Acquire::run`], if the lock can be had at once: `Ok(None)` if it is busy, and nothing was run.
+    /// As [`Acquire::run`], if the lock can be had at once: `Ok(None)` if it is busy, and nothing
+    /// was run.
     ///
     /// # Errors
     /// As [`Acquire::run`], without `Timeout`.

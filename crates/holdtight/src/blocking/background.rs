@@ -1,7 +1,8 @@
-//! How the blocking face waits: calls run in the [background](holdtight_core::background) runtime of the process.
+//! How the blocking face waits: calls run in the [background](holdtight_core::background) runtime
+//! of the process.
 //!
-//! It is never the caller's: so blocking calls work inside and outside of async code, and what a dropped handle leaves
-//! to do is done although the caller's runtime has gone away.
+//! It is never the caller's: so blocking calls work inside and outside of async code, and what a
+//! dropped handle leaves to do is done although the caller's runtime has gone away.
 
 use std::future::Future;
 use std::sync::mpsc;
@@ -36,9 +37,11 @@ where
     }
 }
 
-/// Runs `action` so that whatever it starts goes to the background runtime, whichever the caller is in.
+/// Runs `action` so that whatever it starts goes to the background runtime, whichever the caller is
+/// in.
 pub(super) fn inside<T>(action: impl FnOnce() -> T) -> T {
-    // Late in the life of a thread there is no place left to note a runtime in; the lock then remembers it.
+    // Late in the life of a thread there is no place left to note a runtime in; the lock then
+    // remembers it.
     let gone = Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed());
     match background() {
         Ok(background) if !gone => {

@@ -9,8 +9,8 @@ use crate::url::StoreUrl;
 
 /// Connects to a store: by its URL, or as a builder says, which may have a store already.
 ///
-/// A store whose connection belongs to a runtime of yours works only while that runtime does; connect
-/// by URL to have it belong to the background thread.
+/// A store whose connection belongs to a runtime of yours works only while that runtime does;
+/// connect by URL to have it belong to the background thread.
 ///
 /// ```
 /// # fn main() -> Result<(), holdtight::LockError> {

@@ -1,4 +1,5 @@
-//! Leader election for blocking code: the same words, and work that has to look for itself whether it still leads.
+//! Leader election for blocking code: the same words, and work that has to look for itself whether
+//! it still leads.
 
 use std::fmt;
 use std::time::Duration;
@@ -43,8 +44,8 @@ impl Election {
         background::wait(async move { election.campaign().await }).map(Leadership::new)
     }
 
-    /// Waits until the post is ours, at most `limit`: `None` if somebody else had it all the time. The candidacy is then
-    /// withdrawn.
+    /// Waits until the post is ours, at most `limit`: `None` if somebody else had it all the time.
+    /// The candidacy is then withdrawn.
     ///
     /// # Errors
     /// What the store reports.
@@ -54,11 +55,11 @@ impl Election {
         Ok(won.map(Leadership::new))
     }
 
-    /// Leads whenever it can: campaigns, runs `work(held)` on this thread, and campaigns again if the post was lost before
-    /// the work ended; what the work made of it is dropped then.
+    /// Leads whenever it can: campaigns, runs `work(held)` on this thread, and campaigns again if
+    /// the post was lost before the work ended; what the work made of it is dropped then.
     ///
-    /// Nobody can stop the work: it has to call [`check`](Held::check) before every side effect, and return when it
-    /// fails. If the work ends while we lead, the post is given up.
+    /// Nobody can stop the work: it has to call [`check`](Held::check) before every side effect,
+    /// and return when it fails. If the work ends while we lead, the post is given up.
     ///
     /// A store that cannot be reached for a while is no reason to end: it goes on campaigning.
     ///

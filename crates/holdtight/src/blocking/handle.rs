@@ -12,9 +12,10 @@ use super::background;
 /// It is renewed by a background thread and knows by itself when it can no longer be trusted:
 /// [`is_held`](Self::is_held) reads a local clock.
 ///
-/// Dropping it gives the lock back: at once in the memory and file stores, in the background elsewhere. **A program
-/// that ends right after dropping a handle** calls [`shutdown`](super::DistributedLock::shutdown) first, or the lock
-/// stays until its lease is over. [`release`](Self::release) tells whether it was still ours.
+/// Dropping it gives the lock back: at once in the memory and file stores, in the background
+/// elsewhere. **A program that ends right after dropping a handle** calls
+/// [`shutdown`](super::DistributedLock::shutdown) first, or the lock stays until its lease is over.
+/// [`release`](Self::release) tells whether it was still ours.
 ///
 /// ```
 /// # fn main() -> Result<(), holdtight::LockError> {
@@ -48,8 +49,9 @@ impl LockHandle {
     /// Gives the lock back.
     ///
     /// # Errors
-    /// [`Lost`](crate::ErrorKind::Lost) if it was not ours any more: somebody else may have worked at the same time.
-    /// Other kinds if the store did not answer for five seconds; the release goes on in the background.
+    /// [`Lost`](crate::ErrorKind::Lost) if it was not ours any more: somebody else may have worked
+    /// at the same time. Other kinds if the store did not answer for five seconds; the release goes
+    /// on in the background.
     pub fn release(self) -> Result<(), LockError> {
         let inner = self.consume()?;
         background::wait(async move { inner.release().await })
@@ -59,18 +61,19 @@ impl LockHandle {
     /// [resumed](super::DistributedLock::resume) by another process, or by this one later.
     ///
     /// # Errors
-    /// [`Lost`](crate::ErrorKind::Lost) if it was not ours any more; other kinds if the store did not answer. The lock
-    /// is then given back in the background.
+    /// [`Lost`](crate::ErrorKind::Lost) if it was not ours any more; other kinds if the store did
+    /// not answer. The lock is then given back in the background.
     pub fn detach(self) -> Result<LockToken, LockError> {
         let inner = self.consume()?;
         background::wait(async move { inner.detach().await })
     }
 
-    /// Leaves the lock held for `duration` from now, and forgets it: a cooldown, as long as the async
-    /// [`keep_for`](crate::LockHandle::keep_for) says.
+    /// Leaves the lock held for `duration` from now, and forgets it: a cooldown, as long as the
+    /// async [`keep_for`](crate::LockHandle::keep_for) says.
     ///
     /// # Errors
-    /// As [`detach`](Self::detach), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) outside the store's limits.
+    /// As [`detach`](Self::detach), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) outside
+    /// the store's limits.
     pub fn keep_for(self, duration: Duration) -> Result<(), LockError> {
         let inner = self.consume()?;
         background::wait(async move { inner.keep_for(duration).await })
@@ -86,18 +89,19 @@ impl LockHandle {
         self.token.clone()
     }
 
-    /// Moves the end of the lease to at least `ttl` from now, by the store's time. Never shortens it. Returns how long the
-    /// lock is held from now on at least, as [`remaining`](Self::remaining) does.
+    /// Moves the end of the lease to at least `ttl` from now, by the store's time. Never shortens
+    /// it. Returns how long the lock is held from now on at least, as
+    /// [`remaining`](Self::remaining) does.
     ///
     /// # Errors
-    /// [`Lost`](crate::ErrorKind::Lost) if it is not ours any more; it cannot be revived. Other kinds if the store did
-    /// not answer: the lock is then held until the deadline it had before.
+    /// [`Lost`](crate::ErrorKind::Lost) if it is not ours any more; it cannot be revived. Other
+    /// kinds if the store did not answer: the lock is then held until the deadline it had before.
     pub fn extend(&self, ttl: Duration) -> Result<Duration, LockError> {
         self.held.extend(ttl)
     }
 
-    /// Adds `extra` to what is left of the lease, computed in the store; at most 24 h from now in all. Returns how long the
-    /// lock is held from now on at least.
+    /// Adds `extra` to what is left of the lease, computed in the store; at most 24 h from now in
+    /// all. Returns how long the lock is held from now on at least.
     ///
     /// # Errors
     /// As [`extend`](Self::extend).
@@ -183,7 +187,8 @@ impl Held {
     /// An error if the lock is not held any more: one clock read, to put before every side effect.
     ///
     /// # Errors
-    /// [`Lost`](crate::ErrorKind::Lost), or [`NotHeld`](crate::ErrorKind::NotHeld) after it was given back.
+    /// [`Lost`](crate::ErrorKind::Lost), or [`NotHeld`](crate::ErrorKind::NotHeld) after it was
+    /// given back.
     pub fn check(&self) -> Result<(), LockError> {
         self.0.check()
     }

@@ -9,7 +9,8 @@ use super::background;
 use super::election::Election;
 use super::handle::{Held, LockHandle};
 
-/// Locks in one store, for code without async. Cheap to clone; all clones share one queue, one keeper and one connection.
+/// Locks in one store, for code without async. Cheap to clone; all clones share one queue, one
+/// keeper and one connection.
 ///
 /// See the [module](super) for an example and for how it differs from the async API.
 #[derive(Clone, Debug)]
@@ -25,17 +26,20 @@ impl From<crate::DistributedLock> for DistributedLock {
 }
 
 impl DistributedLock {
-    /// Takes the lock, waiting for it as the policy says. Add options, then [`get`](Acquire::get) it, or
-    /// [`run`](Acquire::run) work.
+    /// Takes the lock, waiting for it as the policy says. Add options, then [`get`](Acquire::get)
+    /// it, or [`run`](Acquire::run) work.
     ///
     /// # Errors
-    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder if it stayed busy; [`InvalidKey`](crate::ErrorKind::InvalidKey)
-    /// and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) before any I/O; what the store reports otherwise.
+    /// [`Timeout`](crate::ErrorKind::Timeout) with the holder if it stayed busy;
+    /// [`InvalidKey`](crate::ErrorKind::InvalidKey) and
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) before any I/O; what the store reports
+    /// otherwise.
     pub fn acquire(&self, key: impl AsRef<str>) -> Acquire {
         Acquire(self.inner.acquire(key))
     }
 
-    /// Asks for the lock once: add options, then [`get`](TryAcquire::get) gives `Ok(None)` if it is busy.
+    /// Asks for the lock once: add options, then [`get`](TryAcquire::get) gives `Ok(None)` if it is
+    /// busy.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), without `Timeout`.
@@ -43,8 +47,8 @@ impl DistributedLock {
         TryAcquire(self.inner.try_acquire(key))
     }
 
-    /// Takes several locks, all or none, without deadlock whatever others ask for and in whatever order. Add options, then
-    /// [`get`](AcquireAll::get) them, or [`run`](AcquireAll::run) work.
+    /// Takes several locks, all or none, without deadlock whatever others ask for and in whatever
+    /// order. Add options, then [`get`](AcquireAll::get) them, or [`run`](AcquireAll::run) work.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire); a `Timeout` names the lock that was busy last.
@@ -102,14 +106,16 @@ impl DistributedLock {
         self.acquire(key).run(work)
     }
 
-    /// Runs `work` on this thread unless it was run within the last `period`, here or anywhere else: `Ok(None)` if it was.
+    /// Runs `work` on this thread unless it was run within the last `period`, here or anywhere
+    /// else: `Ok(None)` if it was.
     ///
-    /// The period counts from the start of the work, by the store's clock. Work that takes longer than the period keeps the
-    /// lock until it is done. Work that panics does not count: the lock is given back.
+    /// The period counts from the start of the work, by the store's clock. Work that takes longer
+    /// than the period keeps the lock until it is done. Work that panics does not count: the lock
+    /// is given back.
     ///
     /// # Errors
-    /// As [`Acquire::run`], without `Timeout`; [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a period outside the
-    /// store's limits.
+    /// As [`Acquire::run`], without `Timeout`; [`InvalidConfig`](crate::ErrorKind::InvalidConfig)
+    /// for a period outside the store's limits.
     ///
     /// ```
     /// # fn main() -> Result<(), holdtight::LockError> {
@@ -156,7 +162,8 @@ impl DistributedLock {
         Election(self.inner.election(post))
     }
 
-    /// Whether anybody holds the lock now. By the time it is read the answer may be old: to *get* the lock, try.
+    /// Whether anybody holds the lock now. By the time it is read the answer may be old: to *get*
+    /// the lock, try.
     ///
     /// # Errors
     /// What the store reports.
@@ -177,7 +184,8 @@ impl DistributedLock {
     /// The locks that are held now and begin with `prefix`, sorted by key, at most 10 000.
     ///
     /// # Errors
-    /// [`Unsupported`](crate::ErrorKind::Unsupported) where the store cannot list; what it reports otherwise.
+    /// [`Unsupported`](crate::ErrorKind::Unsupported) where the store cannot list; what it reports
+    /// otherwise.
     pub fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<LockInfo>, LockError> {
         let (lock, prefix) = (self.inner.clone(), prefix.as_ref().to_owned());
         background::wait(async move { lock.list(prefix).await })
@@ -192,11 +200,12 @@ impl DistributedLock {
         background::wait(async move { lock.owns(&token).await })
     }
 
-    /// Takes up a lock that was [detached](LockHandle::detach), here or in another process, and keeps it for the
-    /// default TTL and longer, as if it had been acquired here.
+    /// Takes up a lock that was [detached](LockHandle::detach), here or in another process, and
+    /// keeps it for the default TTL and longer, as if it had been acquired here.
     ///
     /// # Errors
-    /// [`NotHeld`](crate::ErrorKind::NotHeld) if its lease is over; what the store reports otherwise.
+    /// [`NotHeld`](crate::ErrorKind::NotHeld) if its lease is over; what the store reports
+    /// otherwise.
     pub fn resume(&self, token: LockToken) -> Result<LockHandle, LockError> {
         let lock = self.inner.clone();
         background::wait(async move { lock.resume(token).await }).map(LockHandle::new)
@@ -205,7 +214,8 @@ impl DistributedLock {
     /// As [`resume`](Self::resume), with a TTL of its own.
     ///
     /// # Errors
-    /// As [`resume`](Self::resume), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a TTL outside the limits.
+    /// As [`resume`](Self::resume), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for a
+    /// TTL outside the limits.
     pub fn resume_for(&self, token: LockToken, ttl: Duration) -> Result<LockHandle, LockError> {
         let lock = self.inner.clone();
         background::wait(async move { lock.resume_for(token, ttl).await }).map(LockHandle::new)
@@ -223,19 +233,22 @@ impl DistributedLock {
     /// Gives back a detached lock.
     ///
     /// # Errors
-    /// [`NotHeld`](crate::ErrorKind::NotHeld) if it was not held under this token any more; what the store reports
-    /// otherwise.
+    /// [`NotHeld`](crate::ErrorKind::NotHeld) if it was not held under this token any more; what
+    /// the store reports otherwise.
     pub fn release_token(&self, token: &LockToken) -> Result<(), LockError> {
         let (lock, token) = (self.inner.clone(), token.clone());
         background::wait(async move { lock.release_token(&token).await })
     }
 
-    /// Frees a lock, whoever holds it, if its fence is still `fence`, as [`lookup`](Self::lookup) showed it.
+    /// Frees a lock, whoever holds it, if its fence is still `fence`, as [`lookup`](Self::lookup)
+    /// showed it.
     ///
-    /// Its holder learns of it at the next renewal and may be at work until then: the fence is what protects.
+    /// Its holder learns of it at the next renewal and may be at work until then: the fence is what
+    /// protects.
     ///
     /// # Errors
-    /// [`NotHeld`](crate::ErrorKind::NotHeld) if it is not held with that fence; what the store reports otherwise.
+    /// [`NotHeld`](crate::ErrorKind::NotHeld) if it is not held with that fence; what the store
+    /// reports otherwise.
     pub fn force_release(&self, key: impl AsRef<str>, fence: Fence) -> Result<(), LockError> {
         let (lock, key) = (self.inner.clone(), key.as_ref().to_owned());
         background::wait(async move { lock.force_release(key, fence).await })
@@ -250,10 +263,12 @@ impl DistributedLock {
         background::wait(async move { lock.probe().await })
     }
 
-    /// Refuses new locks, and waits for the releases that are still under way: at most five seconds.
+    /// Refuses new locks, and waits for the releases that are still under way: at most five
+    /// seconds.
     ///
     /// # Errors
-    /// [`Unavailable`](crate::ErrorKind::Unavailable) if some releases could not be confirmed; their leases end by themselves.
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) if some releases could not be confirmed;
+    /// their leases end by themselves.
     pub fn shutdown(&self) -> Result<(), LockError> {
         let lock = self.inner.clone();
         background::wait(async move { lock.shutdown().await })

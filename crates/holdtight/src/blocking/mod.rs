@@ -22,12 +22,14 @@
 //! # How it differs from the async API
 //!
 //! - Builders end with `.get()` where async code writes `.await`; everything else waits by itself.
-//! - Work cannot be stopped from outside. [`with_lock`](DistributedLock::with_lock) gives it a [`Held`]: call
-//!   [`check`](Held::check) before every side effect, and let what is written to check the fence.
-//! - Waits that async code ends by dropping a future have a limit here: [`lost_within`](LockHandle::lost_within),
-//!   [`campaign_within`](Election::campaign_within).
-//! - Renewal and background releases run on one thread of this crate, started by the first call. A program that ends
-//!   right after dropping a handle calls [`shutdown`](DistributedLock::shutdown) first.
+//! - Work cannot be stopped from outside. [`with_lock`](DistributedLock::with_lock) gives it a
+//!   [`Held`]: call [`check`](Held::check) before every side effect, and let what is written to
+//!   check the fence.
+//! - Waits that async code ends by dropping a future have a limit here:
+//!   [`lost_within`](LockHandle::lost_within), [`campaign_within`](Election::campaign_within).
+//! - Renewal and background releases run on one thread of this crate, started by the first call. A
+//!   program that ends right after dropping a handle calls [`shutdown`](DistributedLock::shutdown)
+//!   first.
 //! - A call made inside of async code does not panic, but it blocks that thread: use
 //!   [`crate::DistributedLock`] there if you can. A child made by `fork` has
 //!   no such thread: its parent's locks are not held there, and it has to connect again.

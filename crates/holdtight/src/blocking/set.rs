@@ -34,8 +34,8 @@ impl AcquireAll {
     /// Takes all locks, runs `work` on this thread, and gives them back, also if the work panics.
     ///
     /// # Errors
-    /// Those of acquiring; [`Lost`](crate::ErrorKind::Lost) if any of them was lost before the work ended, or the store says
-    /// so of the release: somebody else may have worked at the same time.
+    /// Those of acquiring; [`Lost`](crate::ErrorKind::Lost) if any of them was lost before the work
+    /// ended, or the store says so of the release: somebody else may have worked at the same time.
     pub fn run<T>(self, work: impl FnOnce(&LockSet) -> T) -> Result<T, LockError> {
         let set = self.get()?;
         let out = work(&set);

@@ -1,4 +1,5 @@
-//! The examples as programs. A test run builds them only as tests, or not at all, so they are built here, once.
+//! The examples as programs. A test run builds them only as tests, or not at all, so they are built
+//! here, once.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! What the tests of this crate share: servers, a line to type commands on, and short words for steps.
+//! What the tests of this crate share: servers, a line to type commands on, and short words for
+//! steps.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 use std::sync::Arc;
@@ -141,7 +142,8 @@ impl Admin {
         uptime.expect("every server says its uptime")
     }
 
-    /// Writes items about as long as `length`: of each size until there is no room for more of them, or `most`.
+    /// Writes items about as long as `length`: of each size until there is no room for more of
+    /// them, or `most`.
     pub async fn fill(&mut self, length: usize, most: usize) {
         const AT_ONCE: usize = 50;
         for size in (length.saturating_sub(160)..length + 160).rev().step_by(8) {

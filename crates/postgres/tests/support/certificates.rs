@@ -13,8 +13,8 @@ fn openssl(place: &Path, arguments: &str) {
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
 }
 
-/// Two authorities (`ours`, `other`), and by the first one a certificate for the server `localhost` and one for the
-/// client `app`.
+/// Two authorities (`ours`, `other`), and by the first one a certificate for the server `localhost`
+/// and one for the client `app`.
 pub(crate) fn certificates(place: &Path) {
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
     for authority in ["ours", "other"] {

@@ -1,4 +1,5 @@
-//! What the tests of this crate share: short words for steps, and a server that can be hurt in ways of its own.
+//! What the tests of this crate share: short words for steps, and a server that can be hurt in ways
+//! of its own.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub(crate) mod certificates;

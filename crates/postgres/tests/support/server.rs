@@ -186,14 +186,16 @@ impl Server {
         }
     }
 
-    /// `SIGKILL` to the server and all its children at once: the power is out, except that the kernel lives.
+    /// `SIGKILL` to the server and all its children at once: the power is out, except that the
+    /// kernel lives.
     pub(crate) fn kill_whole(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         let parent = child.id();
         let mut pids = vec![parent.to_string()];
         for entry in fs::read_dir("/proc").unwrap().flatten() {
             let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-            // The name, in parentheses, may hold anything; the parent's pid is the second field after it.
+            // The name, in parentheses, may hold anything; the parent's pid is the second field
+            // after it.
             let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
             if after_name.split(' ').nth(1) == Some(&parent.to_string()) {
                 pids.push(entry.file_name().to_string_lossy().into_owned());

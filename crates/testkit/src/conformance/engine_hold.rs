@@ -59,7 +59,8 @@ async fn many_held_locks_are_renewed_together(stage: &Stage) {
     }
 }
 
-/// The rule that everything stands on: nobody is granted a lock whose last holder still believes in it.
+/// The rule that everything stands on: nobody is granted a lock whose last holder still believes in
+/// it.
 async fn the_holder_stops_before_the_next_one_starts(stage: &Stage) {
     let (key, lock) = (stage.key("engine"), stage.engine(&stage.store));
     let ttl = stage.brief();
@@ -137,8 +138,9 @@ async fn a_handle_extends_its_lease(stage: &Stage) {
     handle.release().await.unwrap();
 }
 
-/// The store was opened, and the lock first used, in a runtime without threads of its own, which nobody drives any more:
-/// one that a program made for a moment at its start, or a worker that a handler blocks.
+/// The store was opened, and the lock first used, in a runtime without threads of its own, which
+/// nobody drives any more: one that a program made for a moment at its start, or a worker that a
+/// handler blocks.
 async fn a_runtime_that_stands_idle_costs_nobody_else_a_lock(stage: &Stage) {
     let ttl = stage.brief();
     let used = || {
@@ -199,7 +201,8 @@ async fn a_runtime_that_is_blocked_costs_nobody_else_a_lock(stage: &Stage) {
     busy.shutdown_background();
 }
 
-/// Futures of a `select!` with a slow arm, or of a set that nobody drives: each has left a request somewhere.
+/// Futures of a `select!` with a slow arm, or of a set that nobody drives: each has left a request
+/// somewhere.
 async fn acquires_that_nobody_polls_do_not_hold_up_the_others(stage: &Stage) {
     let lock = stage.engine(&stage.store);
     let pairs = async |count: usize| {

@@ -1,4 +1,5 @@
-//! The engine over this store, waiting: who gets a lock, when, and what is left when somebody stops waiting.
+//! The engine over this store, waiting: who gets a lock, when, and what is left when somebody stops
+//! waiting.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,7 +53,8 @@ async fn a_waiter_gets_the_lock_when_its_holder_lets_go(stage: &Stage) {
         let handle = lock.acquire("engine").await.unwrap();
         assert!(last < Some(handle.fence()), "fences must rise");
         let waiting = tokio::spawn(other.acquire("engine").wait_forever().into_future());
-        // The waiter may not have asked yet when the lock is freed: then it needs no wake-up, which is as good.
+        // The waiter may not have asked yet when the lock is freed: then it needs no wake-up, which
+        // is as good.
         tokio::time::sleep(Duration::from_millis(fastrand::u64(0..60))).await;
         let first = handle.fence();
         handle.release().await.unwrap();
@@ -121,7 +123,8 @@ async fn a_waiter_that_gives_up_leaves_nothing_behind(stage: &Stage) {
         // Leases last for minutes: only a release frees it in time.
         stage.until("the key is free", async || stage.lookup(&key).await.is_none()).await;
     }
-    // A store that needs several requests may take the lock only now, for a waiter that is gone: it is given back too.
+    // A store that needs several requests may take the lock only now, for a waiter that is gone: it
+    // is given back too.
     lock.shutdown_within(stage.patience).await.unwrap();
     stage.must_be_free(&key).await;
 }

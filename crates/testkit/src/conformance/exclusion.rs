@@ -40,7 +40,8 @@ async fn a_held_key_refuses_everybody_else(stage: &Stage) {
         }
         let end = sent_at.after(stage.long() + stage.capabilities.ttl_slack);
         if let Some(after) = busy.retry_after {
-            // The lease cannot have begun after the answer came, so its rest is no longer than this.
+            // The lease cannot have begun after the answer came, so its rest is no longer than
+            // this.
             let longest = stage.long() + stage.capabilities.ttl_slack;
             assert!(
                 after <= longest,

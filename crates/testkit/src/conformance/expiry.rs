@@ -16,7 +16,8 @@ pub(super) const CASES: &[Case] = cases![
     the_shortest_and_the_longest_lease_are_granted,
 ];
 
-/// One-sided, so that no slow machine fails it: when somebody is told that the key is free, the lease is over.
+/// One-sided, so that no slow machine fails it: when somebody is told that the key is free, the
+/// lease is over.
 async fn a_lease_is_not_over_early(stage: &Stage) {
     let (key, ttl) = (stage.key("expiry"), stage.short());
     let sent_at = stage.now();

@@ -1,4 +1,5 @@
-//! Extending moves the end of a lease later, never earlier, and brings nothing back (contract 3 and 5).
+//! Extending moves the end of a lease later, never earlier, and brings nothing back (contract 3 and
+//! 5).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! An administrator's last resort: frees a key whoever holds it, but only the grant that was looked at.
+//! An administrator's last resort: frees a key whoever holds it, but only the grant that was looked
+//! at.
 
 use std::sync::Arc;
 

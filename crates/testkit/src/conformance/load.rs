@@ -1,6 +1,8 @@
-//! Whatever users can do, many at once and at random, over this store: the history must hold nothing that cannot be.
+//! Whatever users can do, many at once and at random, over this store: the history must hold
+//! nothing that cannot be.
 //!
-//! See [`history`](crate::history). Each trial prints its seed when it fails; `HOLDTIGHT_SEED` repeats one.
+//! See [`history`](crate::history). Each trial prints its seed when it fails; `HOLDTIGHT_SEED`
+//! repeats one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,7 +82,8 @@ async fn everything_at_once_keeps_every_promise(stage: &Stage) {
     let seed = seed();
     let (recorder, locks) = (recorder(stage, seed), locks(stage).await);
     let load = calm(Load::mixed(seed), stage);
-    // Half of it in a runtime with a single thread, as programs with one runtime per thread have it.
+    // Half of it in a runtime with a single thread, as programs with one runtime per thread have
+    // it.
     let elsewhere = {
         let (load, locks, recorder) = (load.clone(), locks.clone(), recorder.clone());
         tokio::task::spawn_blocking(move || {
@@ -121,7 +124,8 @@ async fn lost_requests_and_replies_break_no_promise(stage: &Stage) {
     hurt(stage, seed, fitting(Load::mixed(seed), stage).grants(300)).await;
 }
 
-/// Whatever was lost on its way, whoever only waits and gives back leaves nothing that has to end by its lease.
+/// Whatever was lost on its way, whoever only waits and gives back leaves nothing that has to end
+/// by its lease.
 async fn lost_requests_and_replies_leave_nothing_behind(stage: &Stage) {
     let seed = seed();
     hurt(stage, seed, calm(Load::rush(seed), stage).tasks(12).grants(200)).await;

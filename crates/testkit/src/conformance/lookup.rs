@@ -1,4 +1,5 @@
-//! Looking is harmless and true: who holds a key, since when, for how long, and what the store says of itself.
+//! Looking is harmless and true: who holds a key, since when, for how long, and what the store says
+//! of itself.
 
 use std::sync::Arc;
 

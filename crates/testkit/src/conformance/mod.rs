@@ -1,7 +1,9 @@
-//! The suite every store passes: what the contract of [`Backend`](holdtight_core::Backend) says, as trials.
+//! The suite every store passes: what the contract of [`Backend`](holdtight_core::Backend) says, as
+//! trials.
 //!
-//! One file per theme. Trials are chosen by what the store says it can do; one that does not apply is reported as
-//! ignored, with the reason. Each runs on a fresh [`Fixture`], in its own runtime, and is ended when its time is over.
+//! One file per theme. Trials are chosen by what the store says it can do; one that does not apply
+//! is reported as ignored, with the reason. Each runs on a fresh [`Fixture`], in its own runtime,
+//! and is ended when its time is over.
 
 mod case;
 mod crowd;
@@ -72,9 +74,11 @@ const THEMES: &[(&str, &[Case])] = &[
     ("tokens", tokens::CASES),
 ];
 
-/// Runs the whole suite on one store and exits the process: the `main` of a test file with `harness = false`.
+/// Runs the whole suite on one store and exits the process: the `main` of a test file with `harness
+/// = false`.
 ///
-/// Understands the arguments of `cargo test` and of nextest: filters, `--list`, `--exact`, `--test-threads`.
+/// Understands the arguments of `cargo test` and of nextest: filters, `--list`, `--exact`,
+/// `--test-threads`.
 ///
 /// # Panics
 /// Never; failing trials end the process with exit code 101.
@@ -140,8 +144,8 @@ impl Suite {
 
     /// Adds all trials for one store.
     ///
-    /// In a process that a trial started as a second one of the same store, this does what it was started for and
-    /// exits.
+    /// In a process that a trial started as a second one of the same store, this does what it was
+    /// started for and exits.
     pub fn on<F: Fixture>(mut self) -> Self {
         worker::serve::<F>();
         for (theme, cases) in THEMES {
@@ -154,7 +158,8 @@ impl Suite {
         self
     }
 
-    /// How long one trial may take, its store's start not counted; two minutes unless said otherwise.
+    /// How long one trial may take, its store's start not counted; two minutes unless said
+    /// otherwise.
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
@@ -166,7 +171,8 @@ impl Suite {
         self
     }
 
-    /// Leaves out trials whose name contains `part`: for a store that is known not to keep a promise, and says so.
+    /// Leaves out trials whose name contains `part`: for a store that is known not to keep a
+    /// promise, and says so.
     pub fn without(mut self, part: impl Into<String>) -> Self {
         self.without.push(part.into());
         self
@@ -183,13 +189,15 @@ impl Suite {
             })
         });
         let mut arguments = Arguments::from_args();
-        // Trials wait for leases to end far more than they compute: more of them than cores run well side by side.
+        // Trials wait for leases to end far more than they compute: more of them than cores run
+        // well side by side.
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         arguments.test_threads.get_or_insert(3 * cores);
         libtest_mimic::run(&arguments, trials.collect()).exit()
     }
 
-    /// Runs every trial, one after the other, and says how each ended: for programs that test a test suite.
+    /// Runs every trial, one after the other, and says how each ended: for programs that test a
+    /// test suite.
     pub fn outcomes(self) -> Vec<(String, Outcome)> {
         let limit = self.limit;
         self.chosen().map(|plan| (plan.name, (plan.run)(limit))).collect()

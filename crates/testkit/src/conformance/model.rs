@@ -1,7 +1,8 @@
-//! Random sequences of operations, compared step by step with a model of the contract that fits on one page.
+//! Random sequences of operations, compared step by step with a model of the contract that fits on
+//! one page.
 //!
-//! With a clock that can be moved, time passes too, and leases end. Sequences that fail are made shorter before they
-//! are shown.
+//! With a clock that can be moved, time passes too, and leases end. Sequences that fail are made
+//! shorter before they are shown.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +20,8 @@ use super::stage::{Stage, secret};
 
 pub(super) const CASES: &[Case] = cases![random_operations_agree_with_the_model];
 
-/// All times are whole steps, so that the little real time that goes by during a run decides nothing.
+/// All times are whole steps, so that the little real time that goes by during a run decides
+/// nothing.
 const STEP: Duration = Duration::from_secs(60);
 
 /// Who acts: few, so that they meet.
@@ -265,7 +267,8 @@ async fn random_operations_agree_with_the_model(stage: &Stage) {
                 run.compare().await;
             }
         };
-        // The runner is not async; this thread may block, for it does nothing but wait for this trial.
+        // The runner is not async; this thread may block, for it does nothing but wait for this
+        // trial.
         tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(run));
         Ok(())
     };

@@ -1,4 +1,5 @@
-//! What a store says when the network fails: done, not done, or unknown, and always something (contract 8 and 9).
+//! What a store says when the network fails: done, not done, or unknown, and always something
+//! (contract 8 and 9).
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -162,7 +163,8 @@ async fn a_release_whose_reply_was_lost_is_not_called_undone(stage: &Stage) {
     settle(stage, &key, &owner).await;
 }
 
-/// A store that asks again by itself hears "not held" of the second release: its holder would be told of a loss.
+/// A store that asks again by itself hears "not held" of the second release: its holder would be
+/// told of a loss.
 async fn a_release_cut_off_on_its_way_is_not_called_somebody_elses(stage: &Stage) {
     for round in 0..5 {
         let key = stage.key(&format!("network:{round}"));
@@ -295,7 +297,8 @@ async fn exclusion_survives_a_network_that_breaks_all_the_time(stage: &Stage) {
     stage.until("the key is free in the end", async || stage.lookup(&key).await.is_none()).await;
 }
 
-/// One turn of one task: takes the lock, works, and gives it back, asking again whenever an answer is lost.
+/// One turn of one task: takes the lock, works, and gives it back, asking again whenever an answer
+/// is lost.
 async fn turn(
     client: &Arc<dyn Backend>,
     key: &Key,

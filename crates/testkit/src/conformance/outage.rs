@@ -1,6 +1,8 @@
-//! The engine over this store while connections fall silent, break, or lead nowhere, and for whoever is far away.
+//! The engine over this store while connections fall silent, break, or lead nowhere, and for
+//! whoever is far away.
 //!
-//! Clients of these trials reach the fixture's proxy through others, so that one client has trouble and the rest has none.
+//! Clients of these trials reach the fixture's proxy through others, so that one client has trouble
+//! and the rest has none.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,7 +31,8 @@ pub(super) const WAITING_CASES: &[Case] = cases![if Proxy, Processes, WakeUps;
     a_far_waiter_is_served_beside_those_who_stand_near,
 ];
 
-/// More connections in a second than any client needs to notice that a server is back, however many wait there.
+/// More connections in a second than any client needs to notice that a server is back, however many
+/// wait there.
 const KNOCKS_A_SECOND: u64 = 20;
 
 /// As many as wait in a busy program.
@@ -43,7 +46,8 @@ fn server(stage: &Stage) -> SocketAddr {
     stage.proxy.as_ref().expect("a trial that needs a proxy").address()
 }
 
-/// A way to the server on which connections can fall silent, while those that are opened later work.
+/// A way to the server on which connections can fall silent, while those that are opened later
+/// work.
 struct Way {
     silent: Proxy,
     open: Proxy,
@@ -57,7 +61,8 @@ impl Way {
         Self { silent, open, server }
     }
 
-    /// A firewall forgot the connections, or the machine that they lead to was replaced: nobody is told.
+    /// A firewall forgot the connections, or the machine that they lead to was replaced: nobody is
+    /// told.
     fn fall_silent(&self) {
         self.silent.black_hole();
         self.open.redirect(self.server);
@@ -182,8 +187,9 @@ async fn hears_again(stage: &Stage, way: &Way, trouble: impl Fn()) {
     let (mut owner, _) = stage.taken(&key, stage.long()).await;
     let mut bell = Arc::clone(&store).subscribe(key.clone()).await.unwrap();
     let mut me = secret();
-    // Once before the trouble, when all that a store opens for its waiters is open. A bell that rings because something may
-    // have been missed says nothing about the next release: so several after it.
+    // Once before the trouble, when all that a store opens for its waiters is open. A bell that
+    // rings because something may have been missed says nothing about the next release: so several
+    // after it.
     for round in 0..5 {
         let can_ask = async || matches!(ask(stage, &store, &key, &me).await, Ok(Attempt::Busy(_)));
         stage.until("it can ask", can_ask).await;

@@ -88,7 +88,8 @@ async fn next_is_untouchable(stage: &Stage, key: &Key, last: &Secret) {
     stage.must_be_held(key, &next, lease.fence).await;
 }
 
-/// Secrets of other programs come in all lengths; one may begin with another, or differ in case only.
+/// Secrets of other programs come in all lengths; one may begin with another, or differ in case
+/// only.
 async fn secrets_are_compared_whole(stage: &Stage) {
     let near = ["token", "token2", "Token", "oken", "t", "TOKEN", "token-", "%74oken"];
     for (n, text) in near.iter().enumerate() {

@@ -7,7 +7,8 @@ use holdtight_core::{Backend, Builder, DistributedLock};
 
 use crate::history::{Load, Recorder};
 
-/// After this long a load ends, however little was done: the tour of all moves is done before, in any case.
+/// After this long a load ends, however little was done: the tour of all moves is done before, in
+/// any case.
 pub(super) const LIMIT: Duration = Duration::from_secs(4);
 
 pub(super) fn lock(store: Arc<dyn Backend>) -> DistributedLock {

@@ -128,7 +128,8 @@ async fn a_dropped_release_is_done_or_can_be_repeated(stage: &Stage) {
     }
 }
 
-/// Polls `call` at most `polls` times, letting the rest of the program run in between, and drops it.
+/// Polls `call` at most `polls` times, letting the rest of the program run in between, and drops
+/// it.
 async fn drop_after<T>(polls: usize, mut call: holdtight_core::Reply<T>) {
     for _ in 0..polls {
         let ready = poll_fn(|context| Poll::Ready(call.as_mut().poll(context).is_ready())).await;

@@ -1,4 +1,5 @@
-//! Runs one trial: its own thread, its own runtime, its own fixture, and an end by force when time is over.
+//! Runs one trial: its own thread, its own runtime, its own fixture, and an end by force when time
+//! is over.
 
 use std::any::Any;
 use std::sync::mpsc;

@@ -1,4 +1,5 @@
-//! What a trial stands on: one store, more clients of it, its time, and short words for "must be granted".
+//! What a trial stands on: one store, more clients of it, its time, and short words for "must be
+//! granted".
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +14,8 @@ use holdtight_core::{
 
 use crate::{Fixture, Proxy};
 
-/// How long a trial waits at most for something that must happen: long enough for a starved machine.
+/// How long a trial waits at most for something that must happen: long enough for a starved
+/// machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One fresh store and what a trial needs to know of it.
@@ -23,7 +25,8 @@ pub(super) struct Stage {
     pub(super) address: Option<String>,
     pub(super) proxy: Option<Proxy>,
     pub(super) fixture_name: &'static str,
-    /// How long to wait for something that must happen: [`PATIENCE`], or less if the whole trial has little time.
+    /// How long to wait for something that must happen: [`PATIENCE`], or less if the whole trial
+    /// has little time.
     pub(super) patience: Duration,
     clock: Option<ManualClock>,
     fixture: Box<dyn Opener>,
@@ -66,7 +69,8 @@ impl Stage {
         self.fixture.open().await
     }
 
-    /// One more client, which reaches the server through `way` instead of straight through the fixture's own proxy.
+    /// One more client, which reaches the server through `way` instead of straight through the
+    /// fixture's own proxy.
     pub(super) async fn open_through(&self, way: &Proxy) -> Arc<dyn Backend> {
         let straight = self.proxy.as_ref().expect("a trial that needs a proxy").address();
         let address = self.address.as_ref().expect("a trial that needs an address");
@@ -93,8 +97,8 @@ impl Stage {
         Duration::from_secs(600).clamp(self.capabilities.min_ttl, self.capabilities.max_ttl)
     }
 
-    /// A lease whose end a trial waits for. With a clock of the test's own it is long enough that no slow machine
-    /// ends it early; without one, as short as a busy machine allows.
+    /// A lease whose end a trial waits for. With a clock of the test's own it is long enough that
+    /// no slow machine ends it early; without one, as short as a busy machine allows.
     pub(super) fn short(&self) -> Duration {
         let short = if self.clock.is_some() { 60_000 } else { 1000 };
         Duration::from_millis(short).clamp(self.capabilities.min_ttl, self.capabilities.max_ttl)
@@ -199,7 +203,8 @@ impl Stage {
         Arc::clone(&self.store).lookup(key.clone()).await.unwrap()
     }
 
-    /// `key` must be held by `secret` with `fence`, in the eyes of lookup, of extend, and of a stranger.
+    /// `key` must be held by `secret` with `fence`, in the eyes of lookup, of extend, and of a
+    /// stranger.
     pub(super) async fn must_be_held(&self, key: &Key, secret: &Secret, fence: Fence) {
         let shown = self.lookup(key).await;
         let shown = shown.unwrap_or_else(|| panic!("{key:?} is held, but lookup says it is free"));
@@ -210,7 +215,8 @@ impl Stage {
         self.refused(key).await;
     }
 
-    /// What a store tells of a holder must be true; a fence may be unknown only where nothing needs it.
+    /// What a store tells of a holder must be true; a fence may be unknown only where nothing needs
+    /// it.
     pub(super) fn must_show(&self, shown: &Holder, fence: Fence) {
         if shown.fence.is_some() || self.capabilities.force_release {
             assert_eq!(shown.fence, Some(fence), "wrong fence shown for {:?}", shown.key);

@@ -1,4 +1,5 @@
-//! The engine over this store, and locks as plain data: a token is good for one holder, wherever its copies went.
+//! The engine over this store, and locks as plain data: a token is good for one holder, wherever
+//! its copies went.
 
 use std::time::Duration;
 

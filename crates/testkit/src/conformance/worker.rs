@@ -1,4 +1,5 @@
-//! The same program once more, as another process that uses the same store: spawned by trials, told by environment.
+//! The same program once more, as another process that uses the same store: spawned by trials, told
+//! by environment.
 
 use std::fmt::Display;
 use std::io::Write as _;
@@ -29,7 +30,8 @@ pub(super) enum Job {
     Count(u64),
     /// Takes the lock for so many milliseconds, says so, and sleeps until it is killed.
     Hold(u64, Liveness),
-    /// Takes the lock, detaches it for so many milliseconds, says so, and sleeps until it is killed.
+    /// Takes the lock, detaches it for so many milliseconds, says so, and sleeps until it is
+    /// killed.
     Detach(u64),
     /// Plays a random load from this seed, and writes its history as its note.
     Load(u64),

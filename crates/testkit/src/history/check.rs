@@ -1,8 +1,9 @@
 //! From a history to what is wrong with it: a pure function, in O(n log n).
 //!
-//! It calls wrong only what cannot have been right. A claim *certainly* holds from the moment after its grant to the last
-//! moment at which its holder asked and was told so, unless somebody else began to end it before. What may or may not
-//! have been, such as a release without an answer, proves nothing.
+//! It calls wrong only what cannot have been right. A claim *certainly* holds from the moment after
+//! its grant to the last moment at which its holder asked and was told so, unless somebody else
+//! began to end it before. What may or may not have been, such as a release without an answer,
+//! proves nothing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -19,11 +20,12 @@ use super::story::{Ending, Story, stories};
 pub struct Rules {
     /// Nobody waits much longer than the others: not promised while a store is hurt.
     pub fair: bool,
-    /// A lock that was not lost is there when it is given back: not promised where requests are done twice, because the
-    /// second answer is that of a lock that is gone.
+    /// A lock that was not lost is there when it is given back: not promised where requests are
+    /// done twice, because the second answer is that of a lock that is gone.
     pub kept: bool,
-    /// Answers arrive: a release whose first answer was lost cannot tell whether the lock was gone before or because of
-    /// it, so work is then called lost only if its holder was told before it ended.
+    /// Answers arrive: a release whose first answer was lost cannot tell whether the lock was gone
+    /// before or because of it, so work is then called lost only if its holder was told before it
+    /// ended.
     pub heard: bool,
 }
 
@@ -107,7 +109,8 @@ impl Findings {
         }
     }
 
-    /// Fences are unique, and larger than those of all grants that were over with before the asking began.
+    /// Fences are unique, and larger than those of all grants that were over with before the asking
+    /// began.
     fn fences(&mut self, claims: &[&Story]) {
         let granted: Vec<_> = claims
             .iter()
@@ -187,7 +190,8 @@ impl Findings {
         }
     }
 
-    /// Everybody who waits for one key without end is served, and nobody out of all proportion to the others.
+    /// Everybody who waits for one key without end is served, and nobody out of all proportion to
+    /// the others.
     fn waits(&mut self, claims: &[&Story], over: &HashMap<u64, Moment>, rules: Rules) {
         let endless: Vec<_> =
             claims.iter().filter(|story| story.patience == Patience::Endless).collect();

@@ -1,6 +1,7 @@
 //! One thing that happened to one claim, at one moment, and its form as a line of text.
 //!
-//! Processes print their histories line by line, so that one that is killed leaves all that it did before.
+//! Processes print their histories line by line, so that one that is killed leaves all that it did
+//! before.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,7 +25,8 @@ pub struct Event {
     ///
     /// Of a call it is the moment before the call, of an answer the moment after it.
     pub at: Moment,
-    /// Which claim: the number that [`Recorder::ask`](super::Recorder::ask) gave to one wish for one key.
+    /// Which claim: the number that [`Recorder::ask`](super::Recorder::ask) gave to one wish for
+    /// one key.
     pub claim: u64,
     /// What happened.
     pub what: What,
@@ -49,7 +51,8 @@ pub enum What {
     Granted {
         /// Its fence.
         fence: Fence,
-        /// What [`remaining`](holdtight_core::Held::remaining) said right after; zero if it was lost already.
+        /// What [`remaining`](holdtight_core::Held::remaining) said right after; zero if it was
+        /// lost already.
         left: Duration,
     },
     /// The holder looked, and was told that it holds the lock for so much longer.

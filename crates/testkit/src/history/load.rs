@@ -9,7 +9,8 @@ use holdtight_core::{BootClock, Clock as _, DistributedLock, ErrorKind, Moment};
 use super::moves::Move;
 use super::record::Recorder;
 
-/// How long those who still wait at the end have until they are served, and the store until it is empty.
+/// How long those who still wait at the end have until they are served, and the store until it is
+/// empty.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Keys for moves that take as long as a lease.
@@ -17,8 +18,8 @@ const SLOW: &[&str] = &["turn", "expire", "kept", "long"];
 
 /// A load of random calls of the public interface, from a seed.
 ///
-/// What each task does follows from the seed alone; how the tasks meet does not. A seed that found something finds it
-/// again soon, but not at the same place.
+/// What each task does follows from the seed alone; how the tasks meet does not. A seed that found
+/// something finds it again soon, but not at the same place.
 #[derive(Clone, Debug)]
 pub struct Load {
     pub(super) seed: u64,
@@ -33,24 +34,27 @@ pub struct Load {
     pub(super) pace: Duration,
     pub(super) long: usize,
     more: Arc<AtomicBool>,
-    /// How many are letting a lease run out: one after the other of them would make a queue of minutes.
+    /// How many are letting a lease run out: one after the other of them would make a queue of
+    /// minutes.
     pub(super) slow: Arc<AtomicUsize>,
 }
 
 impl Load {
-    /// Fifty tasks want one key, wait for at most 20 ms, and hold it for half a millisecond: hand-overs and deadlines
-    /// meet all the time.
+    /// Fifty tasks want one key, wait for at most 20 ms, and hold it for half a millisecond:
+    /// hand-overs and deadlines meet all the time.
     pub fn rush(seed: u64) -> Self {
         Self::new(seed, Move::RUSH, 50, 1)
     }
 
-    /// All that the library offers, on three keys: waits of all lengths, tries, work, sets, elections, turns, cooldowns,
-    /// tokens, cancellations of all of these, force, leases that run out.
+    /// All that the library offers, on three keys: waits of all lengths, tries, work, sets,
+    /// elections, turns, cooldowns, tokens, cancellations of all of these, force, leases that run
+    /// out.
     pub fn mixed(seed: u64) -> Self {
         Self::new(seed, Move::MIXED, 24, 3)
     }
 
-    /// Locks as tokens: detached, resumed by several at once, extended, released behind their holder's back.
+    /// Locks as tokens: detached, resumed by several at once, extended, released behind their
+    /// holder's back.
     pub fn tokens(seed: u64) -> Self {
         Self::new(seed, Move::TOKENS, 8, 2)
     }
@@ -91,43 +95,46 @@ impl Load {
         self
     }
 
-    /// After so many grants in the whole history nobody begins anything new; 500 unless said otherwise.
+    /// After so many grants in the whole history nobody begins anything new; 500 unless said
+    /// otherwise.
     pub fn grants(mut self, grants: u64) -> Self {
         self.grants = grants;
         self
     }
 
-    /// After this long nobody begins anything new, however few grants there were; ten seconds unless said otherwise.
+    /// After this long nobody begins anything new, however few grants there were; ten seconds
+    /// unless said otherwise.
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// The lease of all locks but those that are meant to run out; five seconds unless said otherwise.
+    /// The lease of all locks but those that are meant to run out; five seconds unless said
+    /// otherwise.
     ///
-    /// Where nothing is hurt, minutes say more: a lock that is forgotten then keeps everybody waiting, and is still there
-    /// when all is over, instead of ending by itself.
+    /// Where nothing is hurt, minutes say more: a lock that is forgotten then keeps everybody
+    /// waiting, and is still there when all is over, instead of ending by itself.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// The lease of locks that are meant to run out, at least the shortest that the store can; a second unless said
-    /// otherwise.
+    /// The lease of locks that are meant to run out, at least the shortest that the store can; a
+    /// second unless said otherwise.
     pub fn brief(mut self, brief: Duration) -> Self {
         self.brief = brief;
         self
     }
 
-    /// Each task rests for a random time up to this after each move, so that a history of minutes, through faults that
-    /// take seconds each, stays small; not at all unless said otherwise.
+    /// Each task rests for a random time up to this after each move, so that a history of minutes,
+    /// through faults that take seconds each, stays small; not at all unless said otherwise.
     pub fn pace(mut self, pace: Duration) -> Self {
         self.pace = pace;
         self
     }
 
-    /// So many further tasks hold one more key for seconds each, in turn: for as long as the store needs to fail. None
-    /// unless said otherwise.
+    /// So many further tasks hold one more key for seconds each, in turn: for as long as the store
+    /// needs to fail. None unless said otherwise.
     pub fn long_holders(mut self, tasks: usize) -> Self {
         self.long = tasks;
         self
@@ -145,8 +152,9 @@ impl Load {
         enough || BootClock.now() >= until
     }
 
-    /// Ends the history: when everybody has let go and every lease is over, the store must show no holder. If leases are
-    /// of minutes, they are not waited for: then all must have been given back.
+    /// Ends the history: when everybody has let go and every lease is over, the store must show no
+    /// holder. If leases are of minutes, they are not waited for: then all must have been given
+    /// back.
     pub async fn settle(&self, lock: &DistributedLock, recorder: &Recorder) {
         let leases = self.ttl.max(self.brief) * 2;
         // The end of long ones is not waited for: nobody may need it.

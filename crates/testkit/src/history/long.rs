@@ -7,12 +7,13 @@ use holdtight_core::{BootClock, Clock as _, Moment};
 use super::event::{Form, Patience};
 use super::player::{Player, release, taken};
 
-/// How often a holder asks whether it still holds: whoever is granted the lock meanwhile meets it there.
+/// How often a holder asks whether it still holds: whoever is granted the lock meanwhile meets it
+/// there.
 const LOOK: Duration = Duration::from_millis(5);
 
 impl Player {
-    /// Holds one key again and again: for less or for more than its lease, which is renewed; some leases outlive what a
-    /// failover takes, others do not.
+    /// Holds one key again and again: for less or for more than its lease, which is renewed; some
+    /// leases outlive what a failover takes, others do not.
     pub(super) async fn hold_long(mut self, until: Moment) {
         let key = self.slow("long");
         while !self.load.is_over(&self.recorder, until) {

@@ -1,10 +1,12 @@
-//! Random load over the public interface, written down as a history, and a check of what must never stand in one.
+//! Random load over the public interface, written down as a history, and a check of what must never
+//! stand in one.
 //!
-//! Tests of one step each cannot find what only many at once bring about: a wait that ends in the very moment in which
-//! the lock is being handed over, a token that two resume. So [`Load`] plays whatever users can do, at random from a
-//! seed, on [`DistributedLock`](holdtight_core::DistributedLock)s that the caller gives it; a [`Recorder`] writes down
-//! when each asked, what each was told and for how long each believed in its lock; and [`check`] says what of that
-//! cannot be right:
+//! Tests of one step each cannot find what only many at once bring about: a wait that ends in the
+//! very moment in which the lock is being handed over, a token that two resume. So [`Load`] plays
+//! whatever users can do, at random from a seed, on
+//! [`DistributedLock`](holdtight_core::DistributedLock)s that the caller gives it; a [`Recorder`]
+//! writes down when each asked, what each was told and for how long each believed in its lock; and
+//! [`check`] says what of that cannot be right:
 //!
 //! - two holders of one key that both certainly held it at one moment,
 //! - a fence that is not unique, or smaller than one granted before it was asked for,
@@ -12,7 +14,8 @@
 //! - a token that is resumed twice, work without a lock that is called done,
 //! - a lock that stays behind, a waiter that is never served.
 //!
-//! The conformance suite does this for seconds on every store; [`Load::grants`] decides how long it goes on.
+//! The conformance suite does this for seconds on every store; [`Load::grants`] decides how long it
+//! goes on.
 //!
 //! ```
 //! # #[tokio::main] async fn main() -> Result<(), holdtight_core::LockError> {
@@ -31,8 +34,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Several processes write their histories as lines ([`Recorder::of_process`]), and [`History::merge`] puts them
-//! together: the boot clock is one for all processes of a machine.
+//! Several processes write their histories as lines ([`Recorder::of_process`]), and
+//! [`History::merge`] puts them together: the boot clock is one for all processes of a machine.
 
 mod cancel;
 mod check;

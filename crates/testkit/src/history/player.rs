@@ -1,4 +1,5 @@
-//! What one task of a load does: one move after the other, each a way in which users take a lock and give it back.
+//! What one task of a load does: one move after the other, each a way in which users take a lock
+//! and give it back.
 
 use std::future::IntoFuture as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,14 +20,14 @@ use super::moves::Move;
 use super::record::{Claim, Holding, Parting, Recorder};
 
 impl Load {
-    /// Plays until there are enough grants. Task n uses the lock n, beginning again after the last; tokens are resumed
-    /// through any of them.
+    /// Plays until there are enough grants. Task n uses the lock n, beginning again after the last;
+    /// tokens are resumed through any of them.
     ///
-    /// The tasks run in the runtime of the caller. For several runtimes, call it in each, with the same recorder; for
-    /// several processes, with a recorder for each.
+    /// The tasks run in the runtime of the caller. For several runtimes, call it in each, with the
+    /// same recorder; for several processes, with a recorder for each.
     ///
-    /// Everything that a task began comes to an end before this returns. If something does not within a minute, it is
-    /// left alone, and the check calls it starved.
+    /// Everything that a task began comes to an end before this returns. If something does not
+    /// within a minute, it is left alone, and the check calls it starved.
     ///
     /// # Panics
     /// There are no locks, or a task panicked.
@@ -105,7 +106,8 @@ impl Player {
     }
 
     pub(super) async fn play(mut self, until: Moment) {
-        // First a tour, shared by all tasks, so that everything is done at least once; then at random.
+        // First a tour, shared by all tasks, so that everything is done at least once; then at
+        // random.
         let (moves, number) = (self.load.moves, self.number % self.load.moves.len());
         for (step, _) in moves.iter().skip(number).step_by(self.load.tasks) {
             self.make(*step).await;
@@ -557,7 +559,8 @@ fn told_all(partings: &[(String, Parting)], result: &Result<(), LockError>) {
     }
 }
 
-/// The claim of work that runs under a lock, from both sides: the work itself, and whoever waits for its result.
+/// The claim of work that runs under a lock, from both sides: the work itself, and whoever waits
+/// for its result.
 pub(super) struct Work(Mutex<(Option<Claim>, Option<Parting>)>);
 
 impl Work {

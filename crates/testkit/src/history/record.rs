@@ -1,4 +1,5 @@
-//! Writes down who asked for which lock, what each was told, and when, on the one clock of the machine.
+//! Writes down who asked for which lock, what each was told, and when, on the one clock of the
+//! machine.
 
 use std::fmt;
 use std::io::Write;
@@ -59,7 +60,8 @@ impl Recorder {
         Self::start(label.into(), 0, None)
     }
 
-    /// The history of one process among several: each has its own number, and writes its events as lines to `out`.
+    /// The history of one process among several: each has its own number, and writes its events as
+    /// lines to `out`.
     pub fn of_process(number: u32, out: impl Write + Send + 'static) -> Self {
         Self::start(format!("process {number}"), number, Some(Mutex::new(Box::new(out))))
     }
@@ -91,7 +93,8 @@ impl Recorder {
         self.note(now(), 0, What::Left { key: key.to_owned() });
     }
 
-    /// The writer comes to its end: claims without an answer are still waiting, and nobody will end them any more.
+    /// The writer comes to its end: claims without an answer are still waiting, and nobody will end
+    /// them any more.
     pub fn over(&self) {
         let process = self.0.next.load(Ordering::Relaxed) >> 32;
         self.note(now(), process << 32, What::Over);
@@ -110,7 +113,8 @@ impl Recorder {
         let event = Event { at, claim, what };
         if let Some(out) = &self.0.out {
             let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
-            // In one write, so that a kill cuts off a whole line or the last one. Nobody reads any more if it fails.
+            // In one write, so that a kill cuts off a whole line or the last one. Nobody reads any
+            // more if it fails.
             let _ = out.write_all(format!("{event}\n").as_bytes()).and_then(|()| out.flush());
             return;
         }
@@ -122,7 +126,8 @@ fn now() -> Moment {
     BootClock.now()
 }
 
-/// Somebody who asked for one lock, and has no answer yet. Dropped without one, it counts as cancelled.
+/// Somebody who asked for one lock, and has no answer yet. Dropped without one, it counts as
+/// cancelled.
 #[derive(Debug)]
 #[must_use = "a claim that is dropped counts as cancelled"]
 pub struct Claim {
@@ -138,8 +143,8 @@ impl Claim {
         self.watched(fence, Watch::Held(held))
     }
 
-    /// The same for a lock without a [`Held`], as another face of the library gives it: `remaining` says for how
-    /// much longer it is held, zero if it is not.
+    /// The same for a lock without a [`Held`], as another face of the library gives it: `remaining`
+    /// says for how much longer it is held, zero if it is not.
     pub fn granted_as(
         self,
         fence: Fence,
@@ -266,7 +271,8 @@ impl Holding {
         self.look();
     }
 
-    /// The holder begins to let go. To be called right before; the answer goes to [`Parting::done`].
+    /// The holder begins to let go. To be called right before; the answer goes to
+    /// [`Parting::done`].
     pub fn letting_go(mut self, how: LetGo) -> Parting {
         self.look();
         self.let_go = true;

@@ -1,4 +1,5 @@
-//! What a check found, in words: each violation with its key, its times, its fences, and how to see it again.
+//! What a check found, in words: each violation with its key, its times, its fences, and how to see
+//! it again.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +16,8 @@ pub struct Report {
     pub label: String,
     /// How often what happened.
     pub counts: Counts,
-    /// For each key, the longest that somebody who would have waited for ever waited until it was granted.
+    /// For each key, the longest that somebody who would have waited for ever waited until it was
+    /// granted.
     pub longest_waits: BTreeMap<String, Duration>,
     /// What must not happen.
     pub violations: Vec<Violation>,
@@ -102,8 +104,8 @@ impl Report {
         self.violations.iter().any(|violation| violation.kind == kind)
     }
 
-    /// Panics with the whole report unless no promise was broken and each of `happened` did happen: pairs of a name and
-    /// a count of [`Report::counts`].
+    /// Panics with the whole report unless no promise was broken and each of `happened` did happen:
+    /// pairs of a name and a count of [`Report::counts`].
     ///
     /// # Panics
     /// As said: this is the last line of a test.

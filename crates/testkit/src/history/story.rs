@@ -52,7 +52,8 @@ impl Story {
         self.endings.iter().map(|ending| ending.begun).min()
     }
 
-    /// Whether it was certainly its holder's at `at`: nobody else touched it, and its lease was not over.
+    /// Whether it was certainly its holder's at `at`: nobody else touched it, and its lease was not
+    /// over.
     pub(super) fn undisturbed_at(&self, at: Moment) -> bool {
         self.first_ending().is_none_or(|begun| begun > at) && at < self.valid_until
     }
@@ -73,7 +74,8 @@ impl Story {
 /// What belongs to each claim, which keys were left behind, and which processes came to their end.
 pub(super) fn stories(history: &History) -> (Vec<Story>, Vec<String>, HashMap<u64, Moment>) {
     let mut events: Vec<_> = history.events.iter().collect();
-    // Stable: events of one claim at one moment stay in the order in which they were written, behind its beginning.
+    // Stable: events of one claim at one moment stay in the order in which they were written,
+    // behind its beginning.
     events.sort_by_key(|event| (event.at, !matches!(event.what, What::Asked { .. })));
     let (mut stories, mut index) = (Vec::<Story>::new(), HashMap::new());
     let (mut left, mut over) = (Vec::new(), HashMap::new());

@@ -30,7 +30,8 @@ impl Player {
         );
         let resumed: Vec<_> = [one, two, three].into_iter().flatten().collect();
         if resumed.is_empty() {
-            // The answers were lost, or nothing was done: nobody is to wait for the end of its lease.
+            // The answers were lost, or nothing was done: nobody is to wait for the end of its
+            // lease.
             let lock = self.any();
             let _ = parting.ended_by(Foreign::ReleaseToken, lock.release_token(&token)).await;
         }
@@ -54,7 +55,8 @@ impl Player {
         taken(claim, parting.ended_by(Foreign::Resume, resume).await)
     }
 
-    /// The token of a lock that is held: resumed, its handle is worth nothing any more and must do no harm.
+    /// The token of a lock that is held: resumed, its handle is worth nothing any more and must do
+    /// no harm.
     pub(super) async fn resume_held(&mut self) {
         let Some((key, (handle, holding))) = self.some_lock().await else { return };
         let (lock, token) = (self.any(), handle.token());
@@ -85,13 +87,14 @@ impl Player {
         let Some((_, in_hand)) = self.some_lock().await else { return };
         let Some((parting, token)) = detached(in_hand).await else { return };
         let (lock, other) = (self.any(), self.any());
-        // What it says depends on the store's mood under faults; the lock must be there or gone either way.
+        // What it says depends on the store's mood under faults; the lock must be there or gone
+        // either way.
         let _ = lock.extend_token(&token, self.load.ttl).await;
         let _ = parting.ended_by(Foreign::ReleaseToken, other.release_token(&token)).await;
     }
 
-    /// Detaching or resuming is given up half-way. A lock whose detaching was given up goes back to all; one whose resuming
-    /// was goes back to its token, and the same client resumes it again.
+    /// Detaching or resuming is given up half-way. A lock whose detaching was given up goes back to
+    /// all; one whose resuming was goes back to its token, and the same client resumes it again.
     pub(super) async fn cancel_token(&mut self) {
         let Some((key, (handle, holding))) = self.some_lock().await else { return };
         let (polls, limit) = (self.random.u32(1..6), self.micros(0..8000));

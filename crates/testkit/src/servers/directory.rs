@@ -71,7 +71,8 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// The account for servers that refuse to run as root: `postgres` if we are root, else nobody but ourselves.
+    /// The account for servers that refuse to run as root: `postgres` if we are root, else nobody
+    /// but ourselves.
     pub(super) fn for_postgres() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             return None;

@@ -95,7 +95,8 @@ impl EtcdCluster {
         panic!("no etcd cluster could be formed in five attempts");
     }
 
-    /// All ports must be known before the first node starts, so a lost race for one means a new cluster.
+    /// All ports must be known before the first node starts, so a lost race for one means a new
+    /// cluster.
     async fn try_start() -> Option<Self> {
         let plan: Vec<_> = (0..3).map(|_| (fresh_name(), free_port())).collect();
         let peers: Vec<_> =
@@ -175,9 +176,9 @@ fn url(port: u16) -> String {
     format!("http://127.0.0.1:{port}")
 }
 
-/// `heartbeat` in ms, of which an election waits for five. The shortest lease is one and a half elections, rounded up to a
-/// second; a cluster waits for as long as that allows, because a member that stands still for a moment is no reason for an
-/// election.
+/// `heartbeat` in ms, of which an election waits for five. The shortest lease is one and a half
+/// elections, rounded up to a second; a cluster waits for as long as that allows, because a member
+/// that stands still for a moment is no reason for an election.
 fn arguments(name: &str, client: u16, peer: u16, cluster: &str, heartbeat: u32) -> Vec<String> {
     let options = [
         ("name", name.to_owned()),

@@ -55,7 +55,8 @@ impl Firestore {
     }
 }
 
-/// The emulator does not say who it is; that our child lives after the answer shows that it has the port.
+/// The emulator does not say who it is; that our child lives after the answer shows that it has the
+/// port.
 async fn answers(port: u16) -> bool {
     wire::http(port, "GET", "/", "").await.is_ok_and(|answer| answer.starts_with("HTTP/1.1"))
 }

@@ -1,14 +1,15 @@
-//! Real servers for tests: each on free loopback ports, in a directory of its own, gone with the value that has it.
+//! Real servers for tests: each on free loopback ports, in a directory of its own, gone with the
+//! value that has it.
 //!
-//! Nothing here uses a daemon that runs anyway. A start waits until the server answers and proves that it is *our*
-//! child that does. When the test process dies without a word (`SIGKILL`, `exit`), a small shell on a pipe from it,
-//! the leash, ends the server and removes the directory.
+//! Nothing here uses a daemon that runs anyway. A start waits until the server answers and proves
+//! that it is *our* child that does. When the test process dies without a word (`SIGKILL`, `exit`),
+//! a small shell on a pipe from it, the leash, ends the server and removes the directory.
 
 /// Gives a launcher `shared`: one server for all tests of a process.
 macro_rules! shared {
     ($server:ty) => {
-        /// The one that all tests of this process share, for tests that keep to a namespace of their own. It ends
-        /// with the process.
+        /// The one that all tests of this process share, for tests that keep to a namespace of
+        /// their own. It ends with the process.
         ///
         /// # Panics
         /// When it cannot be started; the message says why.

@@ -1,4 +1,5 @@
-//! PgBouncer in front of a PostgreSQL server, in transaction mode: no session lives longer than a transaction.
+//! PgBouncer in front of a PostgreSQL server, in transaction mode: no session lives longer than a
+//! transaction.
 
 use super::directory::Account;
 use super::postgres::Postgres;

@@ -2,8 +2,9 @@
 
 use std::net::TcpListener;
 
-/// Below the range from which the kernel takes ports for outgoing connections, so that no client of any test can
-/// sit on one; and low enough that the bus of a Redis Cluster, at port + 10000, is below it as well.
+/// Below the range from which the kernel takes ports for outgoing connections, so that no client of
+/// any test can sit on one; and low enough that the bus of a Redis Cluster, at port + 10000, is
+/// below it as well.
 const PORTS: std::ops::Range<u16> = 11_000..22_000;
 
 /// A port on 127.0.0.1 that is free now, and whose neighbour 10000 higher is too.

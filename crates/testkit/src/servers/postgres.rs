@@ -1,6 +1,8 @@
-//! One PostgreSQL server, with the durability a production server has unless its settings say otherwise.
+//! One PostgreSQL server, with the durability a production server has unless its settings say
+//! otherwise.
 //!
-//! Making a data directory takes a second, so one is kept per machine, version and user, and copied.
+//! Making a data directory takes a second, so one is kept per machine, version and user, and
+//! copied.
 
 use std::fs;
 use std::io;
@@ -89,7 +91,8 @@ impl Postgres {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// The process, to pause or kill. A paused one freezes the postmaster: connections that exist are still served.
+    /// The process, to pause or kill. A paused one freezes the postmaster: connections that exist
+    /// are still served.
     pub fn process(&self) -> &Process {
         &self.process
     }
@@ -102,7 +105,8 @@ impl Postgres {
         self.process.restart(async || is_ready(&self.process, self.port).await).await;
     }
 
-    /// Starts it again, alive or not, on a fresh copy of the data of `primary`, which it follows from here on.
+    /// Starts it again, alive or not, on a fresh copy of the data of `primary`, which it follows
+    /// from here on.
     pub(super) async fn restart_as_standby(&self, primary: &Self) {
         self.process.kill();
         let data = self.process.directory().path().join("data");
@@ -122,7 +126,8 @@ impl Postgres {
         finished(copy, Account::for_postgres())
     }
 
-    /// Runs SQL as an administrator would with `psql`; rows as text, one per line, columns parted by `|`.
+    /// Runs SQL as an administrator would with `psql`; rows as text, one per line, columns parted
+    /// by `|`.
     ///
     /// # Errors
     /// What `psql` wrote to stderr.
@@ -140,7 +145,8 @@ impl Postgres {
     }
 }
 
-/// The server writes its pid, its port and its state to a file of the data directory, which is ours alone.
+/// The server writes its pid, its port and its state to a file of the data directory, which is ours
+/// alone.
 async fn is_ready(process: &Process, port: u16) -> bool {
     let file = process.directory().path().join("data/postmaster.pid");
     let text = fs::read_to_string(file).unwrap_or_default();
@@ -169,8 +175,9 @@ impl Template {
 
 /// The kept template, made if there is none.
 ///
-/// It appears under its name by one rename, complete, and is never written again, so any number of processes may
-/// look for it, make it, and copy it at once. One that belongs to another user is not trusted.
+/// It appears under its name by one rename, complete, and is never written again, so any number of
+/// processes may look for it, make it, and copy it at once. One that belongs to another user is not
+/// trusted.
 fn template(account: Option<Account>) -> Template {
     let user = account.map_or_else(|| rustix::process::geteuid().as_raw(), |account| account.user);
     let version = Command::new(Program::POSTGRES.path()).arg("--version").output();

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::postgres::Postgres;
 
-/// No commit is acknowledged before a standby has it on disk; enough of the log is kept for one that comes back.
+/// No commit is acknowledged before a standby has it on disk; enough of the log is kept for one
+/// that comes back.
 const SETTINGS: &[&str] = &["synchronous_standby_names=*", "wal_keep_size=256MB"];
 
 /// Two PostgreSQL servers: one is the primary, the other its synchronous standby.
@@ -44,8 +45,8 @@ impl PostgresPair {
         format!("postgres://postgres@127.0.0.1:{},127.0.0.1:{}/postgres", one.port(), two.port())
     }
 
-    /// Kills the primary as a crash would and promotes the standby. Nothing is granted any more until
-    /// [`rebuild`](Self::rebuild) gives the new primary a standby.
+    /// Kills the primary as a crash would and promotes the standby. Nothing is granted any more
+    /// until [`rebuild`](Self::rebuild) gives the new primary a standby.
     ///
     /// # Panics
     /// When the standby does not take over.
@@ -56,7 +57,8 @@ impl PostgresPair {
         self.primary.fetch_xor(1, Ordering::SeqCst);
     }
 
-    /// Makes the server that is not the primary a standby on a fresh copy, and waits until it is in sync.
+    /// Makes the server that is not the primary a standby on a fresh copy, and waits until it is in
+    /// sync.
     ///
     /// # Panics
     /// When that takes longer than a minute; the message says why.
@@ -65,7 +67,8 @@ impl PostgresPair {
         self.wait_until_in_sync().await;
     }
 
-    /// Waits until every commit is acknowledged by the standby: from here on it can be promoted without a loss.
+    /// Waits until every commit is acknowledged by the standby: from here on it can be promoted
+    /// without a loss.
     ///
     /// # Panics
     /// When that takes longer than a minute.

@@ -1,4 +1,5 @@
-//! A server as a child process: spawned, proven ready, paused, killed, restarted, and never left behind.
+//! A server as a child process: spawned, proven ready, paused, killed, restarted, and never left
+//! behind.
 
 use std::fs::File;
 use std::io;
@@ -50,9 +51,11 @@ impl Recipe {
         Self { name, program, account: None, stop: Signal::KILL }
     }
 
-    /// Starts it on a free port: `prepare` writes what the server needs and gives its arguments; `ready` asks it.
+    /// Starts it on a free port: `prepare` writes what the server needs and gives its arguments;
+    /// `ready` asks it.
     ///
-    /// A server that ends before it is ready may have lost a race for its port, so others are tried.
+    /// A server that ends before it is ready may have lost a race for its port, so others are
+    /// tried.
     pub(super) async fn start(
         self,
         prepare: impl Fn(&Directory, u16) -> io::Result<Vec<String>>,
@@ -110,7 +113,8 @@ impl Process {
     /// Freezes it with `SIGSTOP`: it keeps its connections and answers nothing.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
-        // The signal is only on its way. Until it has arrived in all threads, there may be one more answer.
+        // The signal is only on its way. Until it has arrived in all threads, there may be one more
+        // answer.
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
         let stopped = |pid| {
             let look = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
@@ -137,12 +141,14 @@ impl Process {
         self.end(Signal::TERM);
     }
 
-    /// Starts it again after [`kill`](Self::kill): same port, same directory. `ready` says when it answers.
+    /// Starts it again after [`kill`](Self::kill): same port, same directory. `ready` says when it
+    /// answers.
     pub(super) async fn restart(&self, ready: impl AsyncFn() -> bool) {
         if self.is_alive() {
             self.kill();
         }
-        // What a crash left behind, such as PostgreSQL's orphaned children, may refuse the newcomer for a moment.
+        // What a crash left behind, such as PostgreSQL's orphaned children, may refuse the newcomer
+        // for a moment.
         let started = Instant::now();
         loop {
             self.spawn().unwrap_or_else(|error| panic!("cannot restart {}: {error}", self.name));
@@ -159,7 +165,8 @@ impl Process {
     async fn wait_until_ready(&self, ready: &impl AsyncFn() -> bool) -> Result<(), String> {
         let started = Instant::now();
         loop {
-            // A stranger on our port may answer while our child fails: it must be alive after the answer.
+            // A stranger on our port may answer while our child fails: it must be alive after the
+            // answer.
             let answers = tokio::time::timeout(Duration::from_secs(5), ready()).await == Ok(true);
             if !self.is_alive() {
                 return Err(format!("{} ended at once; its log:\n{}", self.name, self.log_tail()));
@@ -185,7 +192,8 @@ impl Process {
         running.let_go();
         running.command.stdout(log.try_clone()?).stderr(log);
         let child = running.command.spawn()?;
-        // When our end of the pipe closes, for whatever reason, the server ends and its directory goes.
+        // When our end of the pipe closes, for whatever reason, the server ends and its directory
+        // goes.
         let leash = Command::new("/bin/sh")
             .args(["-c", r#"read -r _; kill "$1" "$2"; sleep 1; kill -KILL "$2"; rm -rf -- "$3""#])
             .args(["sh", if self.stop == Signal::QUIT { "-QUIT" } else { "-KILL" }])

@@ -51,7 +51,8 @@ impl Program {
             .find(|path| path.is_file())
     }
 
-    /// What to tell somebody who lacks it; `None` if it is here. Fits [`Fixture::missing`](crate::Fixture::missing).
+    /// What to tell somebody who lacks it; `None` if it is here. Fits
+    /// [`Fixture::missing`](crate::Fixture::missing).
     pub fn missing(self) -> Option<String> {
         match self.find() {
             Some(_) => None,
@@ -84,7 +85,8 @@ fn newest_postgres() -> Option<PathBuf> {
     Some(newest.join("bin"))
 }
 
-/// Programs that cargo built for the tests of this workspace: `target/tools/bin` here or further up.
+/// Programs that cargo built for the tests of this workspace: `target/tools/bin` here or further
+/// up.
 fn built_tools() -> Vec<PathBuf> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let here = std::env::current_dir().unwrap_or_default();

@@ -80,7 +80,8 @@ impl Redis {
         &self.process
     }
 
-    /// Starts it again after it was killed: same port and directory, data as far as it was persisted.
+    /// Starts it again after it was killed: same port and directory, data as far as it was
+    /// persisted.
     ///
     /// # Panics
     /// When it does not come back.
@@ -114,7 +115,8 @@ pub(super) async fn command(port: u16, password: Option<&str>, line: &str) -> io
     })
 }
 
-/// Whether the server on `port` is the child of ours that was started for it, and has loaded its data.
+/// Whether the server on `port` is the child of ours that was started for it, and has loaded its
+/// data.
 pub(super) async fn is_ours(process: &Process, port: u16, password: Option<&str>) -> bool {
     let Ok(info) = command(port, password, "INFO").await else { return false };
     let says = |line: &str| info.lines().any(|said| said == line);

@@ -17,7 +17,8 @@ pub struct RedisSentinel {
 }
 
 impl RedisSentinel {
-    /// Starts all five and waits until the replica is in sync and every sentinel knows all the others.
+    /// Starts all five and waits until the replica is in sync and every sentinel knows all the
+    /// others.
     ///
     /// # Panics
     /// When that takes longer than a minute; the message says why.

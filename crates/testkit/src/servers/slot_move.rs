@@ -1,5 +1,5 @@
-//! A slot of a Redis Cluster on its way from one primary to another, step by step, as `redis-cli --cluster reshard`
-//! moves it.
+//! A slot of a Redis Cluster on its way from one primary to another, step by step, as `redis-cli
+//! --cluster reshard` moves it.
 
 use std::time::{Duration, Instant};
 
@@ -92,8 +92,9 @@ impl<'a> SlotMove<'a> {
         names.map(str::to_owned).collect()
     }
 
-    /// The slot belongs to the second: it is told first, then the first, then the others. Returns when all primaries
-    /// agree on it: a slot that moves on before that can end up with nobody, and its keys are deleted then.
+    /// The slot belongs to the second: it is told first, then the first, then the others. Returns
+    /// when all primaries agree on it: a slot that moves on before that can end up with nobody, and
+    /// its keys are deleted then.
     ///
     /// # Panics
     /// When a server does not answer, or refuses, or they do not agree.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// Sends `request` to a port of the loopback and reads until `whole` has seen enough, or the peer closes.
+/// Sends `request` to a port of the loopback and reads until `whole` has seen enough, or the peer
+/// closes.
 pub(super) async fn ask(
     port: u16,
     request: &[u8],

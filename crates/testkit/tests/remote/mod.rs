@@ -1,7 +1,9 @@
-//! A store behind a network: every step of an inner store crosses a real TCP connection before it is done.
+//! A store behind a network: every step of an inner store crosses a real TCP connection before it
+//! is done.
 //!
-//! What crosses is only a number; the step waits under it in this process. So any store can be had remotely, with the
-//! errors a careful client gives, or with those of a careless one: see [`Carelessness`].
+//! What crosses is only a number; the step waits under it in this process. So any store can be had
+//! remotely, with the errors a careful client gives, or with those of a careless one: see
+//! [`Carelessness`].
 
 use std::collections::HashMap;
 use std::fmt;
@@ -159,7 +161,8 @@ impl Backend for Remote {
 
     fn acquire(self: Arc<Self>, request: AcquireRequest) -> Reply<Attempt> {
         let inner = Arc::clone(&self.inner);
-        // The inner store does its step when it is called, so it is called when the request has arrived.
+        // The inner store does its step when it is called, so it is called when the request has
+        // arrived.
         self.send(move || {
             let (inner, request) = (Arc::clone(&inner), request.clone());
             Box::pin(async move { inner.acquire(request).await })

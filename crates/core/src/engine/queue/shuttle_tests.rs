@@ -1,6 +1,7 @@
 //! The queue under shuttle: thousands of thread schedules, every mutex a scheduling point.
 //!
-//! Run with `RUSTFLAGS="--cfg shuttle" cargo test -p holdtight-core --lib queue`, which `cargo xtask ci` does.
+//! Run with `RUSTFLAGS="--cfg shuttle" cargo test -p holdtight-core --lib queue`, which `cargo
+//! xtask ci` does.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -40,7 +41,8 @@ impl Store {
     }
 }
 
-/// A held lock, given back when dropped: handed over, or released and the front passed on, as the engine does it.
+/// A held lock, given back when dropped: handed over, or released and the front passed on, as the
+/// engine does it.
 struct Holding {
     store: Arc<Store>,
     front: Option<Front<Someone>>,

@@ -153,7 +153,8 @@ fn no_more_travel_together_than_fill_the_request() {
     assert_eq!(renewals(&mut book, first), [], "nothing is due, so nothing goes early");
     let second = book.next_wake().unwrap();
     assert_eq!(renewals(&mut book, second).len(), 8, "the rest is not forgotten");
-    // What is due cannot wait: all of it goes, and the last request is filled up if there is anybody to fill it.
+    // What is due cannot wait: all of it goes, and the last request is filled up if there is
+    // anybody to fill it.
     assert_eq!(renewals(&mut book, at(10)).len(), 84);
 }
 
@@ -168,8 +169,8 @@ fn a_book_that_was_full_once_does_not_stay_large() {
 }
 
 proptest! {
-    /// Whatever the store answers and whenever the keeper looks: nothing is called lost before its deadline unless
-    /// the store said no, and nothing is kept past its deadline.
+    /// Whatever the store answers and whenever the keeper looks: nothing is called lost before its
+    /// deadline unless the store said no, and nothing is kept past its deadline.
     #[test]
     fn lost_means_lost_and_nothing_else_does(steps in prop::collection::vec((1u64..8_000, 0u8..4, 0.0f64..1.0), 1..200)) {
         let mut book = Book::new(BATCH);
