@@ -1,7 +1,7 @@
 //! One connection to the primary: which host, TLS, the check that our schema is there, and the
 //! driver task.
 //!
-//! Keeping connections and opening new ones is left to `lanes` and `listen`.
+//! Keeping connections and opening new ones is left to `pool` and `listen`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::try_join;
 use futures_util::stream::FuturesUnordered;
-use holdtight_core::{ErrorKind, LockError, spawn_lasting};
+use holdtight_core::{ErrorKind, Finding, Guarantees, Level, LockError, spawn_lasting};
 use holdtight_kit::Connection;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -22,9 +22,10 @@ use tokio_postgres::{AsyncMessage, Client};
 
 use crate::config::{Layout, PostgresConfig, shown_host};
 use crate::error::{Phase, from_driver, malformed};
-use crate::probe;
-use crate::schema::VERSION;
 use crate::tls;
+
+/// The version of the schema that this program speaks.
+pub(crate) const VERSION: i32 = 2;
 
 /// How long one host may take to answer when more than the step's own timeout would allow.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -55,7 +56,7 @@ pub(crate) struct Link {
 }
 
 impl Connection for Link {
-    /// All lanes follow the first that had to move to another host, and none waits on its own for
+    /// All pool follow the first that had to move to another host, and none waits on its own for
     /// one that is silent.
     fn is_open(&self) -> bool {
         !self.client.is_closed() && self.host == self.primary.load(Ordering::Relaxed)
@@ -268,7 +269,7 @@ impl Connector {
         let (standby, read_only, version, fsync, isolation) =
             answer.map_err(|_| malformed("something else to our greeting"))?;
         if standby || read_only != "off" {
-            return Err(probe::refusal(ErrorKind::Unavailable, probe::standby()));
+            return Err(refusal(ErrorKind::Unavailable, no_primary()));
         }
         if version != VERSION {
             return Err(LockError::invalid_config(format!(
@@ -282,7 +283,7 @@ impl Connector {
             )));
         }
         if fsync != "on" && !self.config.forgetful {
-            return Err(probe::refusal(ErrorKind::InvalidConfig, probe::forgetful()));
+            return Err(refusal(ErrorKind::InvalidConfig, forgetful()));
         }
         Ok(())
     }
@@ -310,6 +311,33 @@ impl Link {
     pub(crate) fn doubts(&self) -> u64 {
         self.doubts.load(Ordering::SeqCst)
     }
+}
+
+/// The finding about a server that does not wait for its disk.
+pub(crate) fn forgetful() -> Finding {
+    Finding::new(
+        Level::Unsafe,
+        "durability",
+        "fsync is off: after a crash of its machine, locks that are held may be forgotten and granted again",
+    )
+    .fix("set fsync = on; until then the option durability=any accepts the risk")
+}
+
+/// The finding about a server that takes no writes.
+pub(crate) fn no_primary() -> Finding {
+    Finding::new(
+        Level::Unsafe,
+        "role",
+        "this server is a standby or read-only; locks need the primary",
+    )
+    .fix("list all hosts in the URL")
+}
+
+/// A refusal to lock on this server, because of one finding.
+pub(crate) fn refusal(kind: ErrorKind, finding: Finding) -> LockError {
+    let fix = finding.fix.as_deref().unwrap_or("use another server");
+    LockError::new(kind, format!("{}: {fix}", finding.found))
+        .with_guarantees(Guarantees::new("PostgreSQL", vec![finding]))
 }
 
 #[cfg(test)]

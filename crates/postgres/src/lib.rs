@@ -15,19 +15,19 @@
 //! stand in between. `docs/stores/postgres.md` says what is promised, which rights are needed, and
 //! how a write in the same database is fenced.
 
+mod batch;
 mod config;
 mod connect;
 mod environment;
-mod errands;
 mod error;
 mod fencing;
-mod lanes;
 mod listen;
 mod native;
+mod pool;
 mod probe;
+mod rows;
 mod schema;
 mod store;
-mod stragglers;
 mod sweep;
 mod syncguard;
 #[cfg(not(feature = "tls"))]
@@ -35,6 +35,7 @@ mod syncguard;
 mod tls;
 #[cfg(feature = "tls")]
 mod tls;
+mod unresolved;
 
 pub use config::{Layout, PostgresConfig, TlsMode};
 pub use schema::{SCHEMA_SQL, migrate, migrate_with};

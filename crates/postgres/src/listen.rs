@@ -16,7 +16,7 @@ use tokio_postgres::types::Type;
 
 use crate::connect::{Connector, Link, News};
 use crate::error::{Phase, from_driver};
-use crate::lanes::{Lanes, echoed_row, hash};
+use crate::pool::{Pool, echoed_row, hash};
 
 /// How long our own echo may take before we say that notifications do not arrive.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(2);
@@ -27,7 +27,7 @@ const DEAF_FOR: Duration = Duration::from_secs(300);
 
 pub(crate) struct Listener {
     connector: Arc<Connector>,
-    lanes: Arc<Lanes>,
+    pool: Arc<Pool>,
     channel: String,
     waiters: Arc<WaiterRegistry<String>>,
     /// A release of nothing: withdraws all waiters of ours, and wakes the next one if the key is
@@ -39,7 +39,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    pub(crate) fn new(connector: Arc<Connector>, lanes: Arc<Lanes>) -> Result<Self, LockError> {
+    pub(crate) fn new(connector: Arc<Connector>, pool: Arc<Pool>) -> Result<Self, LockError> {
         let mut name = [0; 16];
         getrandom::fill(&mut name).map_err(|error| {
             LockError::internal("the operating system gave no random bytes").with_source(error)
@@ -50,7 +50,7 @@ impl Listener {
         Ok(Self {
             pass_on,
             connector,
-            lanes,
+            pool,
             channel: format!("holdtight_{name:032x}"),
             waiters: Arc::default(),
             deaf,
@@ -116,7 +116,7 @@ impl Listener {
             (&everybody_here as _, Type::TEXT),
             (&false as _, Type::BOOL),
         ];
-        if let Err(error) = self.lanes.step(key, Phase::Write, &self.pass_on, &params).await {
+        if let Err(error) = self.pool.step(key, Phase::Write, &self.pass_on, &params).await {
             tracing::debug!(%error, "could not pass a wake-up on");
         }
     }
@@ -125,7 +125,7 @@ impl Listener {
     /// back.
     async fn hears_itself(&self, news: &mut News) -> Result<bool, LockError> {
         let note = format!("SELECT pg_catalog.pg_notify('{}', ''), $1::bigint", self.channel);
-        self.lanes.step("", Phase::Read, &note, &[]).await?;
+        self.pool.step("", Phase::Read, &note, &[]).await?;
         let echo = async {
             while let Some(note) = news.recv().await {
                 if note.is_empty() {
@@ -177,23 +177,23 @@ async fn keep_listening(store: Weak<Listener>) {
         }
         // Whatever was released while nobody listened is found by asking once.
         listener.waiters.notify_all();
-        let lanes = Arc::clone(&listener.lanes);
+        let pool = Arc::clone(&listener.pool);
         drop(listener);
         if silences == 0 {
-            follow(&store, &lanes, &link, &mut news).await;
+            follow(&store, &pool, &link, &mut news).await;
         }
-        drop((link, lanes));
+        drop((link, pool));
         tokio::time::sleep(pause(failures)).await;
     }
 }
 
 /// Passes on what is heard, until the connection ends. Nothing is ever asked on it, so it is others
 /// who find out that it leads nowhere.
-async fn follow(store: &Weak<Listener>, lanes: &Lanes, link: &Link, news: &mut News) {
+async fn follow(store: &Weak<Listener>, pool: &Pool, link: &Link, news: &mut News) {
     loop {
         let note = tokio::select! {
             note = news.recv() => note,
-            () = lanes.suspected(link) => None,
+            () = pool.suspected(link) => None,
         };
         let (Some(note), Some(listener)) = (note, store.upgrade()) else { return };
         listener.wake(&note).await;

@@ -4,36 +4,32 @@
 //! What the functions do stands in `sql/schema.sql`.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use holdtight_core::{
     AcquireRequest, Attempt, Busy, ExtendBy, ExtendRequest, Extension, Fence, Holder, Intent, Key,
-    Lease, LockError, ManyAttempt, Owner, Release, Secret, Transfer, TransferRequest,
+    LockError, ManyAttempt, Release, Secret, Transfer, TransferRequest,
 };
 use holdtight_kit::{BatchConfig, Batcher};
-use sha2::{Digest as _, Sha256};
 use tokio_postgres::Row;
-use tokio_postgres::types::{FromSql, Type};
+use tokio_postgres::types::Type;
 
+use crate::batch::{Acquires, Given, Releases, Wanted, released};
 use crate::config::PostgresConfig;
-use crate::errands::{Acquires, Given, Releases, Wanted, released};
 use crate::error::{Phase, malformed};
-use crate::lanes::{Lanes, Way, about, echoed, echoed_row};
 use crate::listen::Listener;
-use crate::stragglers::Stragglers;
-
-/// The longest holder text that is read; ours has at most about 1.6 KiB.
-const OWNER_BYTES: usize = 4096;
+use crate::pool::{Pool, Way, about, echoed, echoed_row};
+use crate::rows::{get, hashed, holder, lease, micros, one, place};
+use crate::unresolved::Unresolved;
 
 /// Statements of one kind on their way per connection before others are gathered: while the server
 /// does one, the next is already there.
 const AT_ONCE: usize = 2;
 
-/// The steps of the native layout on their lanes.
+/// The steps of the native layout on their pool.
 pub(crate) struct Native {
-    lanes: Arc<Lanes>,
+    pool: Arc<Pool>,
     listener: Arc<Listener>,
-    stragglers: Stragglers,
+    unresolved: Unresolved,
     acquires: Arc<Batcher<Acquires>>,
     releases: Arc<Batcher<Releases>>,
     sql: Sql,
@@ -49,7 +45,7 @@ struct Sql {
 }
 
 impl Native {
-    pub(crate) fn new(config: &PostgresConfig, lanes: Arc<Lanes>, listener: Arc<Listener>) -> Self {
+    pub(crate) fn new(config: &PostgresConfig, pool: Arc<Pool>, listener: Arc<Listener>) -> Self {
         let call = |function: &str, arguments: usize| echoed(&config.name(function), arguments);
         let sql = Sql {
             acquire_many: call("_acquire_many", 4),
@@ -61,13 +57,13 @@ impl Native {
         let in_flight = if config.pooled { 1 } else { AT_ONCE };
         let batches = BatchConfig::new().lanes(config.connections).in_flight(in_flight);
         let batches = batches.timeout(config.timeout);
-        let acquires = Acquires::new(config, Arc::clone(&lanes));
-        let releases = Releases::new(config, Arc::clone(&lanes));
+        let acquires = Acquires::new(config, Arc::clone(&pool));
+        let releases = Releases::new(config, Arc::clone(&pool));
         Self {
             acquires: Batcher::new(acquires, batches),
             releases: Batcher::new(releases, batches),
-            stragglers: Stragglers::default(),
-            lanes,
+            unresolved: Unresolved::default(),
+            pool,
             listener,
             sql,
         }
@@ -79,7 +75,7 @@ impl Native {
             Intent::Queue => self.listener.waiter(&request.secret),
             _ => String::new(),
         };
-        let asking = self.stragglers.asking([&request.secret]);
+        let asking = self.unresolved.asking([&request.secret]);
         let wanted = Wanted {
             key: key.clone(),
             secret: hashed(&request.secret),
@@ -87,7 +83,7 @@ impl Native {
             owner: request.owner.to_text(),
             waiter: waiter.clone(),
         };
-        let answer = self.acquires.submit(self.lanes.place_of(key.as_str()), wanted).await;
+        let answer = self.acquires.submit(self.pool.place_of(key.as_str()), wanted).await;
         let attempt = asking.answered(answer).map_err(about(&key))?;
         if !waiter.is_empty() && matches!(attempt, Attempt::Busy(_)) {
             self.listener.start();
@@ -104,9 +100,9 @@ impl Native {
         let secrets: Vec<String> = requests.iter().map(|request| hashed(&request.secret)).collect();
         let ttls: Vec<i64> = requests.iter().map(|request| micros(request.ttl)).collect();
         let owners: Vec<String> = requests.iter().map(|request| request.owner.to_text()).collect();
-        let asking = self.stragglers.asking(requests.iter().map(|request| &request.secret));
+        let asking = self.unresolved.asking(requests.iter().map(|request| &request.secret));
         let answer = self
-            .lanes
+            .pool
             .step(
                 first.key.as_str(),
                 Phase::Write,
@@ -143,11 +139,11 @@ impl Native {
     pub(crate) async fn release(&self, key: Key, secret: Secret) -> Result<Release, LockError> {
         let given = Given {
             waiter: self.listener.name(&secret),
-            late: self.stragglers.may_arrive(&secret),
+            late: self.unresolved.may_arrive(&secret),
             key: key.clone(),
             secret: hashed(&secret),
         };
-        let answer = self.releases.submit(self.lanes.place_of(key.as_str()), given).await;
+        let answer = self.releases.submit(self.pool.place_of(key.as_str()), given).await;
         answer.map_err(about(&key))
     }
 
@@ -156,7 +152,7 @@ impl Native {
         let Ok(number) = i64::try_from(fence.get()) else { return Ok(Release::NotHeld) };
         let params = [(&key.as_str() as _, Type::TEXT), (&number as _, Type::INT8)];
         let rows = self
-            .lanes
+            .pool
             .step(key.as_str(), Phase::Write, &self.sql.force_release, &params)
             .await
             .map_err(about(&key))?;
@@ -198,7 +194,7 @@ impl Native {
             })
             .unzip();
         let rows = self
-            .lanes
+            .pool
             .step(
                 Way::Renewals,
                 Phase::Write,
@@ -228,9 +224,9 @@ impl Native {
 
     pub(crate) async fn transfer(&self, request: TransferRequest) -> Result<Transfer, LockError> {
         let to = request.to;
-        let asking = self.stragglers.asking([&to.secret]);
+        let asking = self.unresolved.asking([&to.secret]);
         let answer = self
-            .lanes
+            .pool
             .step(
                 to.key.as_str(),
                 Phase::Write,
@@ -277,70 +273,6 @@ impl Native {
     async fn held(&self, from: &str, to: &str, limit: usize) -> Result<Vec<Row>, LockError> {
         let limit = i32::try_from(limit).unwrap_or(i32::MAX);
         let params = [(&from as _, Type::TEXT), (&to as _, Type::TEXT), (&limit as _, Type::INT4)];
-        self.lanes.step(from, Phase::Read, &self.sql.held, &params).await
+        self.pool.step(from, Phase::Read, &self.sql.held, &params).await
     }
-}
-
-/// What the server knows of a secret: half its SHA-256. That is enough to compare, and what a
-/// server writes to its log of slow statements, or shows to whoever may read the table, opens no
-/// token.
-pub(crate) fn hashed(secret: &Secret) -> String {
-    let digit = |four: u8| char::from(if four < 10 { b'0' + four } else { b'a' + four - 10 });
-    let mut text = String::with_capacity(32);
-    for byte in &Sha256::digest(secret.expose().as_bytes())[..16] {
-        text.push(digit(byte >> 4));
-        text.push(digit(byte & 15));
-    }
-    text
-}
-
-/// A span as the functions take it. Leases are at most a day, so it always fits.
-pub(crate) fn micros(span: Duration) -> i64 {
-    i64::try_from(span.as_micros()).unwrap_or(i64::MAX / 4)
-}
-
-pub(crate) fn get<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T, LockError> {
-    row.try_get(column).map_err(|_| malformed("a column of another type"))
-}
-
-pub(crate) fn one(mut rows: Vec<Row>) -> Result<Row, LockError> {
-    match (rows.pop(), rows.is_empty()) {
-        (Some(row), true) => Ok(row),
-        _ => Err(malformed("another number of rows than one")),
-    }
-}
-
-/// The place in the request that a row answers, from the one-based number in its first column.
-pub(crate) fn place(row: &Row, places: usize) -> Result<usize, LockError> {
-    usize::try_from(get::<i32>(row, 0)?)
-        .ok()
-        .and_then(|number| number.checked_sub(1))
-        .filter(|&place| place < places)
-        .ok_or_else(|| malformed("an answer to nothing that was asked"))
-}
-
-/// A span that the server measured; a clock that stepped back makes it zero, never negative.
-pub(crate) fn span(us: i64) -> Duration {
-    Duration::from_micros(u64::try_from(us).unwrap_or(0))
-}
-
-/// A fence and what is left, from two columns.
-pub(crate) fn lease(row: &Row, column: usize) -> Result<Lease, LockError> {
-    Ok(Lease::new(fence(get(row, column)?)?, span(get(row, column + 1)?)))
-}
-
-pub(crate) fn fence(number: i64) -> Result<Fence, LockError> {
-    u64::try_from(number).map(Fence::new).map_err(|_| malformed("a negative fence"))
-}
-
-/// Fence, rest, age and owner, from four columns.
-pub(crate) fn holder(key: Key, row: &Row, column: usize) -> Result<Holder, LockError> {
-    let lease = lease(row, column)?;
-    let owner: &str = get(row, column + 3)?;
-    let owner = if owner.len() <= OWNER_BYTES { Owner::from_text(owner) } else { Owner::unknown() };
-    Ok(Holder::of(key)
-        .fence(lease.fence)
-        .remaining(lease.ttl)
-        .age(span(get(row, column + 2)?))
-        .owner(owner))
 }

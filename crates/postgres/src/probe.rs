@@ -1,12 +1,13 @@
 //! What this server really promises: the settings that decide whether a grant survives, read and
 //! judged.
 
-use holdtight_core::{ErrorKind, Finding, Guarantees, Level, LockError};
+use holdtight_core::{Finding, Guarantees, Level, LockError};
 
 use crate::config::{PostgresConfig, TlsMode};
+use crate::connect::forgetful;
 use crate::error::Phase;
-use crate::lanes::Lanes;
-use crate::native::{get, one};
+use crate::pool::Pool;
+use crate::rows::{get, one};
 
 const SETTINGS: &str = "SELECT pg_catalog.current_setting('server_version'), \
      pg_catalog.current_setting('fsync'), pg_catalog.current_setting('full_page_writes'), \
@@ -15,8 +16,8 @@ const SETTINGS: &str = "SELECT pg_catalog.current_setting('server_version'), \
      (SELECT pg_catalog.count(*) FILTER (WHERE r.sync_state IS NULL) FROM pg_catalog.pg_stat_replication AS r), \
      pg_catalog.pg_notification_queue_usage(), $1::bigint";
 
-pub(crate) async fn probe(lanes: &Lanes, config: &PostgresConfig) -> Result<Guarantees, LockError> {
-    let row = one(lanes.step("", Phase::Read, SETTINGS, &[]).await?)?;
+pub(crate) async fn probe(pool: &Pool, config: &PostgresConfig) -> Result<Guarantees, LockError> {
+    let row = one(pool.step("", Phase::Read, SETTINGS, &[]).await?)?;
     let version: &str = get(&row, 0)?;
     let settings = Settings {
         fsync: get::<&str>(&row, 1)? == "on",
@@ -44,33 +45,6 @@ struct Settings<'a> {
     notes: f64,
     plain: bool,
     listen: bool,
-}
-
-/// The finding about a server that does not wait for its disk.
-pub(crate) fn forgetful() -> Finding {
-    Finding::new(
-        Level::Unsafe,
-        "durability",
-        "fsync is off: after a crash of its machine, locks that are held may be forgotten and granted again",
-    )
-    .fix("set fsync = on; until then the option durability=any accepts the risk")
-}
-
-/// The finding about a server that takes no writes.
-pub(crate) fn standby() -> Finding {
-    Finding::new(
-        Level::Unsafe,
-        "role",
-        "this server is a standby or read-only; locks need the primary",
-    )
-    .fix("list all hosts in the URL")
-}
-
-/// A refusal to lock on this server, because of one finding.
-pub(crate) fn refusal(kind: ErrorKind, finding: Finding) -> LockError {
-    let fix = finding.fix.as_deref().unwrap_or("use another server");
-    LockError::new(kind, format!("{}: {fix}", finding.found))
-        .with_guarantees(Guarantees::new("PostgreSQL", vec![finding]))
 }
 
 fn judge(settings: &Settings<'_>) -> Vec<Finding> {

@@ -12,9 +12,6 @@ use crate::connect::Connector;
 use crate::error::{Phase, from_driver};
 use crate::syncguard;
 
-/// The version of the schema that this program speaks.
-pub(crate) const VERSION: i32 = 2;
-
 /// How long making the tables may take: it waits for other migrations, and for whoever has a table
 /// locked.
 const MIGRATION_TIMEOUT: Duration = Duration::from_secs(60);

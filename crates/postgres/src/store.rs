@@ -15,9 +15,9 @@ use tokio::task::JoinHandle;
 use crate::config::{Layout, PostgresConfig};
 use crate::connect::Connector;
 use crate::fencing;
-use crate::lanes::Lanes;
 use crate::listen::Listener;
 use crate::native::Native;
+use crate::pool::Pool;
 use crate::probe;
 use crate::sweep::Sweeper;
 use crate::syncguard::Syncguard;
@@ -25,7 +25,7 @@ use crate::syncguard::Syncguard;
 /// Locks in a PostgreSQL database.
 pub struct PostgresStore {
     config: PostgresConfig,
-    lanes: Arc<Lanes>,
+    pool: Arc<Pool>,
     listener: Arc<Listener>,
     steps: Steps,
     sweeper: Arc<Sweeper>,
@@ -61,17 +61,17 @@ impl PostgresStore {
     /// As [`PostgresStore::connect`].
     pub async fn connect_with(config: PostgresConfig) -> Result<Self, LockError> {
         let connector = Arc::new(Connector::new(config.clone())?);
-        let lanes = Arc::new(Lanes::new(Arc::clone(&connector)));
-        lanes.warm_up().await?;
-        let listener = Arc::new(Listener::new(connector, Arc::clone(&lanes))?);
+        let pool = Arc::new(Pool::new(Arc::clone(&connector)));
+        pool.warm_up().await?;
+        let listener = Arc::new(Listener::new(connector, Arc::clone(&pool))?);
         let steps = match config.layout {
             Layout::Native => {
-                Steps::Native(Native::new(&config, Arc::clone(&lanes), Arc::clone(&listener)))
+                Steps::Native(Native::new(&config, Arc::clone(&pool), Arc::clone(&listener)))
             }
-            Layout::Syncguard => Steps::Syncguard(Syncguard::new(&config, Arc::clone(&lanes))),
+            Layout::Syncguard => Steps::Syncguard(Syncguard::new(&config, Arc::clone(&pool))),
         };
-        let sweeper = Arc::new(Sweeper::new(&config, Arc::clone(&lanes)));
-        Ok(Self { config, lanes, listener, steps, sweeper })
+        let sweeper = Arc::new(Sweeper::new(&config, Arc::clone(&pool)));
+        Ok(Self { config, pool, listener, steps, sweeper })
     }
 
     /// Removes the rows of all keys that have been free for at least `idle`, now, and says how
@@ -205,7 +205,7 @@ impl Backend for PostgresStore {
     }
 
     fn probe(self: Arc<Self>) -> Reply<Guarantees> {
-        Box::pin(async move { probe::probe(&self.lanes, &self.config).await })
+        Box::pin(async move { probe::probe(&self.pool, &self.config).await })
     }
 
     fn transfer(self: Arc<Self>, request: TransferRequest) -> Reply<Transfer> {

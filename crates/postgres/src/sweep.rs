@@ -14,8 +14,8 @@ use tokio_postgres::types::Type;
 
 use crate::config::{Layout, PostgresConfig};
 use crate::error::Phase;
-use crate::lanes::{Lanes, echoed_row};
-use crate::native::{get, micros, one};
+use crate::pool::{Pool, echoed_row};
+use crate::rows::{get, micros, one};
 use crate::syncguard;
 
 /// At most one round per so much time, over all processes.
@@ -28,7 +28,7 @@ const IDLE: Duration = Duration::from_secs(300);
 const PAGE: i32 = 5000;
 
 pub(crate) struct Sweeper {
-    lanes: Arc<Lanes>,
+    pool: Arc<Pool>,
     layout: Layout,
     /// A statement with parameters in the native layout, a batch without in the other.
     sql: String,
@@ -36,12 +36,12 @@ pub(crate) struct Sweeper {
 }
 
 impl Sweeper {
-    pub(crate) fn new(config: &PostgresConfig, lanes: Arc<Lanes>) -> Self {
+    pub(crate) fn new(config: &PostgresConfig, pool: Arc<Pool>) -> Self {
         let sql = match config.layout {
             Layout::Native => echoed_row(&config.name("_sweep"), 3),
             Layout::Syncguard => syncguard::sweep(config, PAGE),
         };
-        Self { lanes, layout: config.layout, sql, next: Mutex::default() }
+        Self { pool, layout: config.layout, sql, next: Mutex::default() }
     }
 
     /// Whether this process has not tried for a minute. Asked with each release; the first one
@@ -104,13 +104,13 @@ impl Sweeper {
     ) -> Result<(u64, bool), LockError> {
         if self.layout == Layout::Syncguard {
             let sql = self.sql.replace("{idle}", &idle.as_millis().to_string());
-            let removed = self.lanes.batch(key, Phase::Read, &sql).await?.len() as u64;
+            let removed = self.pool.batch(key, Phase::Read, &sql).await?.len() as u64;
             return Ok((removed, removed >= PAGE.unsigned_abs().into()));
         }
         let (every, idle) = (micros(every), micros(idle));
         let params =
             [(&every as _, Type::INT8), (&idle as _, Type::INT8), (&PAGE as _, Type::INT4)];
-        let row = one(self.lanes.step(key, Phase::Read, &self.sql, &params).await?)?;
+        let row = one(self.pool.step(key, Phase::Read, &self.sql, &params).await?)?;
         Ok((u64::try_from(get::<i64>(&row, 0)?).unwrap_or(0), get(&row, 1)?))
     }
 }

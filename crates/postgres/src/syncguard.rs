@@ -18,7 +18,7 @@ use tokio_postgres::SimpleQueryRow;
 use crate::config::PostgresConfig;
 use crate::error::{Phase, malformed};
 use crate::fencing::literal;
-use crate::lanes::{Lanes, Way, about};
+use crate::pool::{Pool, Way, about};
 
 /// Others wait so much longer than a lease says: fixed in the package, so fixed here.
 const TOLERANCE_MS: i64 = 1000;
@@ -38,16 +38,16 @@ const SETTINGS: &str = "SELECT pg_catalog.set_config('search_path', 'pg_catalog'
 const NOW: &str = "SELECT t.tenths / 10 AS ms, t.tenths \
      FROM (SELECT floor(extract(epoch FROM clock_timestamp()) * 10000)::bigint AS tenths) AS t";
 
-/// The steps of the syncguard layout on their lanes.
+/// The steps of the syncguard layout on their pool.
 pub(crate) struct Syncguard {
-    lanes: Arc<Lanes>,
+    pool: Arc<Pool>,
     locks: String,
     fences: String,
 }
 
 impl Syncguard {
-    pub(crate) fn new(config: &PostgresConfig, lanes: Arc<Lanes>) -> Self {
-        Self { lanes, locks: config.name(""), fences: config.fences() }
+    pub(crate) fn new(config: &PostgresConfig, pool: Arc<Pool>) -> Self {
+        Self { pool, locks: config.name(""), fences: config.fences() }
     }
 
     pub(crate) fn capabilities(base: Capabilities) -> Capabilities {
@@ -207,7 +207,7 @@ impl Syncguard {
         let Some(&first) = batch.first() else { return Ok(()) };
         let sql = self.extension(requests, batch);
         let rows = self
-            .lanes
+            .pool
             .batch(Way::Renewals, Phase::Write, &sql)
             .await
             .map_err(about(&requests[first].key))?;
@@ -300,7 +300,7 @@ impl Syncguard {
         phase: Phase,
         sql: &str,
     ) -> Result<Vec<SimpleQueryRow>, LockError> {
-        self.lanes.batch(key.as_str(), phase, sql).await.map_err(about(key))
+        self.pool.batch(key.as_str(), phase, sql).await.map_err(about(key))
     }
 }
 

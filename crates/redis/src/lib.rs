@@ -7,6 +7,7 @@
 //!
 //! Features: `tls` (on by default) for `rediss://` URLs.
 
+mod batch;
 mod bounded;
 mod cluster;
 mod config;
@@ -27,7 +28,6 @@ mod stream;
 mod syncguard;
 #[cfg(feature = "tls")]
 mod tls;
-mod together;
 mod wake;
 
 pub use config::{Layout, RedisConfig};

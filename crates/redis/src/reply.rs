@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use holdtight_core::{Fence, Holder, Key, LockError, MAX_TTL, Owner};
+use holdtight_core::{Busy, Fence, Holder, Key, Lease, LockError, MAX_TTL, Owner};
 use redis::{RedisWrite, ToRedisArgs, Value};
 
 /// No answer is longer: the longest tells of 128 locks.
@@ -168,6 +168,38 @@ pub(crate) fn holder(key: Key, description: &str, left: Left, now: u64) -> Holde
             .owner(Owner::from_text(owner));
     }
     holder
+}
+
+/// When a queued waiter asks again at the latest, so that its place does not expire: a third of
+/// what `scripts/lib/queue.lua` gives it.
+const QUEUE_REFRESH: Duration = Duration::from_secs(10);
+
+/// A lease in whole milliseconds, rounded up: never shorter than asked.
+pub(crate) fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// Reads a grant.
+pub(crate) fn granted(answer: &mut Answer) -> Result<Lease, LockError> {
+    let lease = Lease::new(answer.some_fence()?, answer.lease()?);
+    Ok(match usize::try_from(answer.integer()?) {
+        Ok(others) => lease.contended(others > 0),
+        Err(_) => lease,
+    })
+}
+
+/// Reads who holds the lock, and when to ask again.
+pub(crate) fn refused(answer: &mut Answer, key: &Key, queues: bool) -> Result<Busy, LockError> {
+    let (left, now) = (answer.left()?, answer.clock()?);
+    let busy = Busy::held_by(holder(key.clone(), answer.text()?, left, now));
+    if left == Left::Gone {
+        return Ok(busy.retry_after(Duration::ZERO));
+    }
+    if !queues {
+        return Ok(busy);
+    }
+    let after = busy.retry_after.map_or(QUEUE_REFRESH, |left| left.min(QUEUE_REFRESH));
+    Ok(busy.retry_after(after))
 }
 
 #[cfg(test)]

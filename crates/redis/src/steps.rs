@@ -15,24 +15,15 @@ use crate::config::Layout;
 use crate::connection::{Fault, Link};
 use crate::error::{concerns_one, is_split};
 use crate::names::{Names, Place};
-use crate::reply::{Answer, Left, holder};
+use crate::reply::{Answer, Left, granted, holder, millis, refused};
 use crate::slots::slot;
 use crate::store::{MAX_BATCH, RedisStore};
-
-/// When a queued waiter asks again at the latest, so that its place does not expire: a third of
-/// what `scripts/lib/queue.lua` gives it.
-const QUEUE_REFRESH: Duration = Duration::from_secs(10);
 
 /// How many names one step of a listing asks for.
 const LIST_STEP: usize = 128;
 
 /// Leases of one server, each with its place in the caller's list.
 type Batch = Vec<(usize, Place, ExtendRequest)>;
-
-/// A lease in whole milliseconds, rounded up: never shorter than asked.
-pub(crate) fn millis(span: Duration) -> u64 {
-    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
 
 /// What a script compares to know whose a lock is.
 pub(crate) struct Claim<'a> {
@@ -65,8 +56,8 @@ impl RedisStore {
         let place = self.names.place(&request.key)?;
         let queue = self.queues(&request).then(|| place.lock.clone());
         let again = queue.as_ref().is_some_and(|lock| self.ears.may_be_queued(lock));
-        let attempt = match &self.together {
-            Some(together) if !again => together.acquire(Arc::clone(self), place, request).await,
+        let attempt = match &self.batches {
+            Some(batches) if !again => batches.acquire(Arc::clone(self), place, request).await,
             _ => self.attempt_at(&place, &request).await,
         };
         match (attempt, &queue) {
@@ -150,8 +141,8 @@ impl RedisStore {
         secret: Secret,
     ) -> Result<Release, LockError> {
         let place = self.names.place(key)?;
-        match &self.together {
-            Some(together) => together.release(Arc::clone(self), place, secret).await,
+        match &self.batches {
+            Some(batches) => batches.release(Arc::clone(self), place, secret).await,
             None => self.give_back_at(&place, &secret).await,
         }
     }
@@ -550,29 +541,6 @@ async fn scan(
     let next = std::str::from_utf8(next).ok().and_then(|next| next.parse().ok());
     let keys = found.iter().filter_map(|name| names.key(std::str::from_utf8(name).ok()?));
     Ok((next.ok_or_else(strange)?, keys.collect()))
-}
-
-/// Reads a grant.
-pub(crate) fn granted(answer: &mut Answer) -> Result<Lease, LockError> {
-    let lease = Lease::new(answer.some_fence()?, answer.lease()?);
-    Ok(match usize::try_from(answer.integer()?) {
-        Ok(others) => lease.contended(others > 0),
-        Err(_) => lease,
-    })
-}
-
-/// Reads who holds the lock, and when to ask again.
-pub(crate) fn refused(answer: &mut Answer, key: &Key, queues: bool) -> Result<Busy, LockError> {
-    let (left, now) = (answer.left()?, answer.clock()?);
-    let busy = Busy::held_by(holder(key.clone(), answer.text()?, left, now));
-    if left == Left::Gone {
-        return Ok(busy.retry_after(Duration::ZERO));
-    }
-    if !queues {
-        return Ok(busy);
-    }
-    let after = busy.retry_after.map_or(QUEUE_REFRESH, |left| left.min(QUEUE_REFRESH));
-    Ok(busy.retry_after(after))
 }
 
 fn released(answer: Answer) -> Result<Release, LockError> {

@@ -13,17 +13,16 @@ use holdtight_core::{
     Holder, Key, KeyForm, Level, LockError, ManyAttempt, Owner, OwnerText, Release, Reply, Secret,
     Subscription, Transfer, TransferRequest, WakeUps,
 };
+use holdtight_kit::Batcher;
 use redis::{Cmd, Value};
 
 use crate::cluster::Cluster;
 use crate::config::{Layout, RedisConfig, Topology};
 use crate::connection::{Fault, Link, Target};
 use crate::fabric::Fabric;
-use crate::names::Names;
-use crate::reply::{Answer, Id};
-use crate::scripts::{Announce, Script, ScriptSet};
-use crate::steps::millis;
-use crate::together::Together;
+use crate::names::{Names, Place};
+use crate::reply::{Answer, Id, millis};
+use crate::scripts::{Announce, EachScripts, Script, ScriptSet};
 use crate::wake::Ears;
 
 /// How many leases one script extends: long enough to save requests, short enough not to hold up
@@ -51,10 +50,39 @@ pub struct RedisStore {
     pub(crate) names: Names,
     pub(crate) scripts: &'static ScriptSet,
     /// Where callers may share a script.
-    pub(crate) together: Option<Together>,
+    pub(crate) batches: Option<Batches>,
     requests: AtomicU64,
     owner: OwnerText,
     wake_ups: WakeUps,
+}
+
+/// What gathers on its way to one store.
+pub(crate) struct Batches {
+    pub(crate) scripts: &'static EachScripts,
+    pub(crate) acquires: Arc<Batcher<Acquires>>,
+    pub(crate) releases: Arc<Batcher<Releases>>,
+}
+
+/// Asking for a lock.
+pub(crate) struct Acquires;
+
+/// What a caller wants.
+pub(crate) struct Wanted {
+    pub(crate) store: Arc<RedisStore>,
+    pub(crate) scripts: &'static EachScripts,
+    pub(crate) place: Place,
+    pub(crate) request: AcquireRequest,
+}
+
+/// Giving a lock back.
+pub(crate) struct Releases;
+
+/// What a caller gives back.
+pub(crate) struct Given {
+    pub(crate) store: Arc<RedisStore>,
+    pub(crate) scripts: &'static EachScripts,
+    pub(crate) place: Place,
+    pub(crate) secret: Secret,
 }
 
 impl RedisStore {
@@ -108,10 +136,10 @@ impl RedisStore {
         let wake_ups = WakeUps::None;
         // A step that waits for replicas is answered with all that travels with it, or not at all.
         let alone = config.waits() || !names.together();
-        let together = scripts.each.as_ref().filter(|_| !alone);
-        let together = together.map(|scripts| Together::new(scripts, config.timeout));
+        let batches = scripts.each.as_ref().filter(|_| !alone);
+        let batches = batches.map(|scripts| Batches::new(scripts, config.timeout));
         let mut store =
-            Self { config, fabric, ears, names, scripts, together, requests, owner, wake_ups };
+            Self { config, fabric, ears, names, scripts, batches, requests, owner, wake_ups };
         let own = store.names.rehearsal(store.ears.client())?;
         if store.config.pubsub && store.listens(&own.lock).await? {
             store.wake_ups = if cluster { WakeUps::PerKey } else { WakeUps::Standing };

@@ -11,9 +11,9 @@ use holdtight_kit::{BatchConfig, BatchOp, Batcher};
 
 use crate::error::concerns_one;
 use crate::names::Place;
+use crate::reply::{granted, millis, refused};
 use crate::scripts::EachScripts;
-use crate::steps::{granted, millis, refused};
-use crate::store::RedisStore;
+use crate::store::{Acquires, Batches, Given, RedisStore, Releases, Wanted};
 
 /// Scripts on their way at once. Fewer would make a few callers wait for each other, more would
 /// leave less to gather.
@@ -22,14 +22,7 @@ const AT_ONCE: usize = 8;
 /// Callers in one script: the server does nothing else meanwhile.
 const MOST: usize = 32;
 
-/// What gathers on its way to one store.
-pub(crate) struct Together {
-    scripts: &'static EachScripts,
-    acquires: Arc<Batcher<Acquires>>,
-    releases: Arc<Batcher<Releases>>,
-}
-
-impl Together {
+impl Batches {
     pub(crate) fn new(scripts: &'static EachScripts, timeout: std::time::Duration) -> Self {
         let config = BatchConfig::new().in_flight(AT_ONCE).size(MOST).timeout(timeout);
         Self {
@@ -60,17 +53,6 @@ impl Together {
         let scripts = self.scripts;
         self.releases.submit(0, Given { store, scripts, place, secret }).await
     }
-}
-
-/// Asking for a lock.
-struct Acquires;
-
-/// What a caller wants.
-struct Wanted {
-    store: Arc<RedisStore>,
-    scripts: &'static EachScripts,
-    place: Place,
-    request: AcquireRequest,
 }
 
 impl Wanted {
@@ -133,17 +115,6 @@ impl BatchOp for Acquires {
             && one.request.owner == other.request.owner
             && one.queues() == other.queues()
     }
-}
-
-/// Giving a lock back.
-struct Releases;
-
-/// What a caller gives back.
-struct Given {
-    store: Arc<RedisStore>,
-    scripts: &'static EachScripts,
-    place: Place,
-    secret: Secret,
 }
 
 impl BatchOp for Releases {

@@ -123,7 +123,7 @@ impl<'a> From<&'a str> for Way<'a> {
 }
 
 /// All connections for steps.
-pub(crate) struct Lanes {
+pub(crate) struct Pool {
     connector: Arc<Connector>,
     all: Vec<Lane>,
     renewals: Lane,
@@ -150,7 +150,7 @@ const SILENCE: Duration = Duration::from_millis(250);
 /// having said so; and where only one request may be on its way, in any case, because the next must
 /// not stand behind it. What is on it still gets its answers.
 struct Sent<'a> {
-    lanes: &'a Lanes,
+    pool: &'a Pool,
     lane: &'a Lane,
     link: &'a Arc<Connected<Link>>,
     at: Instant,
@@ -167,12 +167,12 @@ impl Drop for Sent<'_> {
             self.lane.connection.give_up(self.link);
         }
         if self.at.elapsed() >= SILENCE {
-            self.lanes.suspect(self.link, self.at);
+            self.pool.suspect(self.link, self.at);
         }
     }
 }
 
-impl Lanes {
+impl Pool {
     pub(crate) fn new(connector: Arc<Connector>) -> Self {
         let origin = format!("PostgreSQL at {}", connector.config.shown());
         let lane = || Lane {
@@ -281,7 +281,7 @@ impl Lanes {
                 .await
                 .map_err(|_| lane.connection.late(self.timeout))??;
             let mut sent =
-                Sent { lanes: self, lane, link: &link, at: Instant::now(), answered: false, turn };
+                Sent { pool: self, lane, link: &link, at: Instant::now(), answered: false, turn };
             let doubts = link.doubts();
             let answer = tokio::time::timeout_at(deadline, request.send(&link)).await;
             sent.answered = answer.is_ok();
@@ -345,15 +345,15 @@ impl Lane {
     /// A connection, and the right to be alone on it where that is needed.
     async fn ready<'a>(
         &'a self,
-        lanes: &Lanes,
+        pool: &Pool,
     ) -> Result<(Option<MutexGuard<'a, ()>>, Arc<Connected<Link>>), LockError> {
-        let turn = if lanes.pipelined { None } else { Some(self.turn.lock().await) };
-        Ok((turn, self.link(&lanes.connector).await?))
+        let turn = if pool.pipelined { None } else { Some(self.turn.lock().await) };
+        Ok((turn, self.link(&pool.connector).await?))
     }
 }
 
-fn lane_of(key: &str, lanes: usize) -> usize {
-    usize::try_from(hash(key.as_bytes()) % lanes as u64).unwrap_or(0)
+fn lane_of(key: &str, pool: usize) -> usize {
+    usize::try_from(hash(key.as_bytes()) % pool as u64).unwrap_or(0)
 }
 
 /// FNV-1a: stable, small, and enough to spread keys and name tickets. Decides nothing.

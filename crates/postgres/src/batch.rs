@@ -10,12 +10,12 @@ use tokio_postgres::types::Type;
 
 use crate::config::PostgresConfig;
 use crate::error::{Phase, malformed};
-use crate::lanes::{Lanes, about, echoed, echoed_row};
-use crate::native::{get, holder, lease, one, place};
+use crate::pool::{Pool, about, echoed, echoed_row};
+use crate::rows::{get, holder, lease, one, place};
 
 /// Asking for a key.
 pub(crate) struct Acquires {
-    lanes: Arc<Lanes>,
+    pool: Arc<Pool>,
     one: String,
     many: String,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Acquires {
 /// What a caller wants.
 pub(crate) struct Wanted {
     pub(crate) key: Key,
-    /// As the server knows it: see [`hashed`](crate::native::hashed).
+    /// As the server knows it: see [`hashed`](crate::rows::hashed).
     pub(crate) secret: String,
     pub(crate) ttl_us: i64,
     pub(crate) owner: String,
@@ -31,9 +31,9 @@ pub(crate) struct Wanted {
 }
 
 impl Acquires {
-    pub(crate) fn new(config: &PostgresConfig, lanes: Arc<Lanes>) -> Self {
+    pub(crate) fn new(config: &PostgresConfig, pool: Arc<Pool>) -> Self {
         let one = echoed_row(&config.name("_acquire"), 5);
-        Self { lanes, one, many: echoed(&config.name("_acquire_each"), 5) }
+        Self { pool, one, many: echoed(&config.name("_acquire_each"), 5) }
     }
 }
 
@@ -43,7 +43,7 @@ impl BatchOp for Acquires {
 
     async fn one(&self, wanted: &Wanted) -> Result<Attempt, LockError> {
         let rows = self
-            .lanes
+            .pool
             .step(
                 wanted.key.as_str(),
                 Phase::Write,
@@ -67,7 +67,7 @@ impl BatchOp for Acquires {
         };
         let ttls: Vec<i64> = wanted.iter().map(|wanted| wanted.ttl_us).collect();
         let rows = self
-            .lanes
+            .pool
             .step(
                 wanted[0].key.as_str(),
                 Phase::Write,
@@ -86,7 +86,7 @@ impl BatchOp for Acquires {
     }
 
     fn may_retry_alone(&self, wanted: &Wanted, error: &LockError) -> bool {
-        self.lanes.server_said(wanted.key.as_str(), error)
+        self.pool.server_said(wanted.key.as_str(), error)
     }
 }
 
@@ -100,7 +100,7 @@ fn attempt(key: &Key, row: &Row, column: usize) -> Result<Attempt, LockError> {
 
 /// Giving a key back.
 pub(crate) struct Releases {
-    lanes: Arc<Lanes>,
+    pool: Arc<Pool>,
     one: String,
     many: String,
 }
@@ -108,7 +108,7 @@ pub(crate) struct Releases {
 /// What a caller gives back.
 pub(crate) struct Given {
     pub(crate) key: Key,
-    /// As the server knows it: see [`hashed`](crate::native::hashed).
+    /// As the server knows it: see [`hashed`](crate::rows::hashed).
     pub(crate) secret: String,
     pub(crate) waiter: String,
     /// A request with this secret may still arrive.
@@ -116,9 +116,9 @@ pub(crate) struct Given {
 }
 
 impl Releases {
-    pub(crate) fn new(config: &PostgresConfig, lanes: Arc<Lanes>) -> Self {
+    pub(crate) fn new(config: &PostgresConfig, pool: Arc<Pool>) -> Self {
         let one = echoed_row(&config.name("_release"), 4);
-        Self { lanes, one, many: echoed(&config.name("_release_each"), 4) }
+        Self { pool, one, many: echoed(&config.name("_release_each"), 4) }
     }
 }
 
@@ -128,7 +128,7 @@ impl BatchOp for Releases {
 
     async fn one(&self, given: &Given) -> Result<Release, LockError> {
         let rows = self
-            .lanes
+            .pool
             .step(
                 given.key.as_str(),
                 Phase::Write,
@@ -151,7 +151,7 @@ impl BatchOp for Releases {
         };
         let late: Vec<bool> = given.iter().map(|given| given.late).collect();
         let rows = self
-            .lanes
+            .pool
             .step(
                 given[0].key.as_str(),
                 Phase::Write,
@@ -169,7 +169,7 @@ impl BatchOp for Releases {
     }
 
     fn may_retry_alone(&self, given: &Given, error: &LockError) -> bool {
-        self.lanes.server_said(given.key.as_str(), error)
+        self.pool.server_said(given.key.as_str(), error)
     }
 }
 

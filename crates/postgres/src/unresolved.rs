@@ -13,7 +13,7 @@ use holdtight_core::{LockError, Secret};
 use holdtight_kit::lock;
 use tokio::time::Instant;
 
-use crate::lanes::hash;
+use crate::pool::hash;
 
 /// Longer than the store bars a secret, so that a release that is asked again is barred again.
 const MEMORY: Duration = Duration::from_secs(600);
@@ -24,7 +24,7 @@ const MOST: usize = 65_536;
 
 /// Secrets under which a grant was asked for without an answer.
 #[derive(Default)]
-pub(crate) struct Stragglers {
+pub(crate) struct Unresolved {
     known: Mutex<Known>,
 }
 
@@ -36,17 +36,17 @@ struct Known {
     by_age: VecDeque<(Instant, u64)>,
 }
 
-/// Requests for grants on their way. Dropped without an answer, they are stragglers.
+/// Requests for grants on their way. Dropped without an answer, they are unresolved.
 pub(crate) struct Asking<'a> {
-    stragglers: &'a Stragglers,
+    unresolved: &'a Unresolved,
     hashes: Vec<u64>,
 }
 
-impl Stragglers {
+impl Unresolved {
     /// Call before the request leaves.
     pub(crate) fn asking<'s>(&self, secrets: impl IntoIterator<Item = &'s Secret>) -> Asking<'_> {
         let hashes = secrets.into_iter().map(named).collect();
-        Asking { stragglers: self, hashes }
+        Asking { unresolved: self, hashes }
     }
 
     /// Whether a request with this secret may still arrive.
@@ -88,7 +88,7 @@ impl Asking<'_> {
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         if !self.hashes.is_empty() {
-            self.stragglers.remember(self.hashes.drain(..), Instant::now());
+            self.unresolved.remember(self.hashes.drain(..), Instant::now());
         }
     }
 }
@@ -107,30 +107,30 @@ mod tests {
 
     #[test]
     fn only_requests_without_a_definite_answer_are_remembered() {
-        let stragglers = Stragglers::default();
+        let unresolved = Unresolved::default();
         let (sure, refused, lost, dropped) = (secret(), secret(), secret(), secret());
-        stragglers.asking([&sure]).answered(Ok(())).unwrap();
+        unresolved.asking([&sure]).answered(Ok(())).unwrap();
         let nothing_done: Result<(), _> = Err(LockError::unavailable("refused"));
-        stragglers.asking([&refused]).answered(nothing_done).unwrap_err();
+        unresolved.asking([&refused]).answered(nothing_done).unwrap_err();
         let unknown: Result<(), _> = Err(LockError::ambiguous("cut"));
-        stragglers.asking([&lost]).answered(unknown).unwrap_err();
-        drop(stragglers.asking([&dropped]));
+        unresolved.asking([&lost]).answered(unknown).unwrap_err();
+        drop(unresolved.asking([&dropped]));
         for (secret, expected) in
             [(&sure, false), (&refused, false), (&lost, true), (&dropped, true)]
         {
-            assert_eq!(stragglers.may_arrive(secret), expected);
+            assert_eq!(unresolved.may_arrive(secret), expected);
         }
     }
 
     #[test]
     fn memory_is_bounded_in_time_and_in_number() {
-        let (stragglers, now) = (Stragglers::default(), Instant::now());
-        stragglers.remember([1], now);
-        stragglers.remember([2], now + MEMORY);
-        assert!(!stragglers.known().hashes.contains(&1), "too old");
-        stragglers.remember(3..=MOST as u64 + 2, now + MEMORY);
-        assert!(!stragglers.known().hashes.contains(&2), "one too many");
-        assert_eq!(stragglers.known().hashes.len(), MOST);
-        assert_eq!(stragglers.known().by_age.len(), MOST);
+        let (unresolved, now) = (Unresolved::default(), Instant::now());
+        unresolved.remember([1], now);
+        unresolved.remember([2], now + MEMORY);
+        assert!(!unresolved.known().hashes.contains(&1), "too old");
+        unresolved.remember(3..=MOST as u64 + 2, now + MEMORY);
+        assert!(!unresolved.known().hashes.contains(&2), "one too many");
+        assert_eq!(unresolved.known().hashes.len(), MOST);
+        assert_eq!(unresolved.known().by_age.len(), MOST);
     }
 }
