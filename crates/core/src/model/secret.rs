@@ -51,7 +51,7 @@ impl Secret {
     /// Reads a token that somebody else made.
     ///
     /// # Errors
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) unless it is 1 to 64 printable ASCII
+    /// [`InvalidToken`](crate::ErrorKind::InvalidToken) unless it is 1 to 64 printable ASCII
     /// characters without spaces. The message never repeats the text.
     pub fn parse(token: &str) -> Result<Self, LockError> {
         let bytes = token.as_bytes();

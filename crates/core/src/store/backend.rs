@@ -44,8 +44,9 @@ pub type Reply<T> = Pin<Box<dyn Future<Output = Result<T, LockError>> + Send + '
 ///    [`NotHeld`](Extension::NotHeld), even if nobody took the key since; it never shortens a lease
 ///    either.
 /// 6. **A fence is minted in the step that grants**, strictly greater than every earlier fence of
-///    that key: `max(last + 1, store time in µs)`, see [`Fence::next`]. A refused attempt mints
-///    nothing. When numbers run out the answer is an error, before anything is written.
+///    that key: `max(last + 1, store time in µs)`, see [`Fence::next`]. Numbers may be skipped, by a
+///    refused attempt too, which changes nothing else. When they run out the answer is an error,
+///    before anything is granted.
 /// 7. **Busy is an answer, not an error.** A value that the store cannot read is *held by somebody
 ///    else*, and is never overwritten.
 /// 8. **Three outcomes.** `Ok` is what happened. [`Ambiguous`](crate::ErrorKind::Ambiguous) means
