@@ -4,6 +4,7 @@
 //! `.ci/run` is this and nothing more, so that a person can run what the build server runs, step by
 //! step.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -107,10 +108,36 @@ fn doc(_: &Workspace) -> Outcome {
 /// alone: a file that lies outside of its directory is missed here, not by the first user. Needs no
 /// network.
 fn package(workspace: &Workspace) -> Outcome {
-    let published = workspace.packages.iter().filter(|package| package.published);
-    let chosen = published.flat_map(|package| ["--package", &package.name]);
+    let published: Vec<&str> = workspace.published().collect();
+    forget_unpacked(&cargo_home(), &published)?;
+    let chosen = published.iter().flat_map(|name| ["--package", name]);
     let pack = ["package", "--locked", "--offline", "--allow-dirty", "--quiet"];
     run_shown(cargo().args(pack).args(chosen))
+}
+
+/// Where cargo unpacks packages.
+fn cargo_home() -> PathBuf {
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo"));
+    std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(home).unwrap_or_default()
+}
+
+/// Removes what cargo unpacked of our packages before. It knows them by name and version alone, and
+/// would build what depends on them with the sources of that time.
+fn forget_unpacked(cargo_home: &Path, names: &[&str]) -> Outcome {
+    let Ok(registries) = cargo_home.join("registry/src").read_dir() else { return Ok(()) };
+    // A registry of packages that are only being packed has no name before its hash.
+    let local = registries.flatten().filter(|dir| dir.file_name().as_encoded_bytes()[0] == b'-');
+    for package in local.filter_map(|dir| dir.path().read_dir().ok()).flatten().flatten() {
+        let unpacked = package.file_name();
+        let unpacked = unpacked.to_string_lossy();
+        let version =
+            |name: &&&str| unpacked.strip_prefix(**name)?.strip_prefix('-')?.chars().next();
+        if names.iter().any(|name| version(&name).is_some_and(|digit| digit.is_ascii_digit())) {
+            std::fs::remove_dir_all(package.path())
+                .map_err(|error| format!("{}: {error}", package.path().display()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Advisories are not asked for: their database lives on the network, and a build must not depend
@@ -159,6 +186,23 @@ mod tests {
     fn the_last_step_is_the_test_command_of_readme() {
         assert_eq!(STEPS.last().unwrap().name, "test");
         assert_eq!(test_args().collect::<Vec<_>>(), ["xtask", "test"]);
+    }
+
+    #[test]
+    fn only_what_was_unpacked_of_our_own_packages_is_forgotten() {
+        let home = std::env::temp_dir().join(format!("holdtight-xtask-{}", std::process::id()));
+        let src = home.join("registry/src");
+        let (ours, kit) = (src.join("-1f/holdtight-0.1.0"), src.join("-1f/holdtight-kit-0.1.0"));
+        let (other, theirs) = (src.join("-1f/serde-1.0.0"), src.join("index-2e/holdtight-0.1.0"));
+        for dir in [&ours, &kit, &other, &theirs] {
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        forget_unpacked(&home, &["holdtight"]).unwrap();
+        assert!(!ours.exists() && kit.exists() && other.exists() && theirs.exists());
+        forget_unpacked(&home, &["holdtight", "holdtight-kit"]).unwrap();
+        assert!(!kit.exists());
+        std::fs::remove_dir_all(&home).unwrap();
+        assert!(forget_unpacked(&home, &["holdtight"]).is_ok(), "there may be none");
     }
 
     #[test]

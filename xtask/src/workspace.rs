@@ -60,6 +60,14 @@ impl Workspace {
         self.packages.iter().find(|package| package.name == name)
     }
 
+    /// The names of the members that others can depend on.
+    pub(crate) fn published(&self) -> impl Iterator<Item = &str> {
+        self.packages
+            .iter()
+            .filter(|package| package.published)
+            .map(|package| package.name.as_str())
+    }
+
     /// Where tools that only our tests need are installed.
     pub(crate) fn tools(&self) -> PathBuf {
         self.target.join("tools")
