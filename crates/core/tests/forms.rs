@@ -5,7 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use holdtight_core::{Backend, Builder, DistributedLock, ErrorKind, Key, MemoryStore, RetryPolicy};
+use holdtight_core::{
+    AcquireOptions, Backend, Builder, DistributedLock, ErrorKind, Key, MemoryStore, RetryPolicy,
+};
 use tokio::task::JoinSet;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -194,4 +196,14 @@ async fn a_prefix_is_text_before_the_key_and_a_separator_keeps_two_apart() {
     assert!(with("ab").try_acquire("c").await.unwrap().is_none(), "the same text, the same lock");
     let _held = with("a:").acquire("bc").await.unwrap();
     assert!(with("ab:").try_acquire("c").await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_try_asks_once_whatever_its_options_say() {
+    let lock = DistributedLock::builder(MemoryStore::new()).build().unwrap();
+    let _held = lock.acquire("k").await.unwrap();
+    let options = AcquireOptions { wait: None, ..AcquireOptions::default() };
+    let tried = lock.try_acquire("k").options(options);
+    let tried = tokio::time::timeout(Duration::from_secs(20), tried).await;
+    assert!(tried.expect("it does not wait").unwrap().is_none());
 }

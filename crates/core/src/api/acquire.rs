@@ -250,14 +250,15 @@ pub(crate) fn done(released: Result<(), LockError>) -> Result<(), LockError> {
 
 impl TryAcquire {
     pub(crate) fn new(engine: &Arc<Engine>, key: &str) -> Self {
-        let mut options = Arc::clone(&engine.defaults);
-        if !options.tries_once() {
-            Arc::make_mut(&mut options).wait = Some(Duration::ZERO);
-        }
+        let options = Arc::clone(&engine.defaults);
         Self { engine: Arc::clone(engine), key: engine.key(key), options, running: None }
     }
 
     fn begin(&mut self) -> Acquiring<Option<LockHandle>> {
+        // Whatever the options say of waiting: this is a try.
+        if !self.options.tries_once() {
+            Arc::make_mut(&mut self.options).wait = Some(Duration::ZERO);
+        }
         let (engine, key, options) =
             (Arc::clone(&self.engine), self.key.clone(), self.options.clone());
         Box::pin(async move {
